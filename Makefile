@@ -1,20 +1,17 @@
 # On a machine with Python 3.11 or newer, `make run` runs the example and `make test` runs the tests.
-# `make cluster` runs a schedule on a Dask cluster of this machine. `make matrix` runs the tests with other versions of
-# everything (needs uv and npm). `make chaos` injects faults, `make screenshots` takes the pictures of the docs. The
-# environment is created in .venv by uv, or by venv and pip if uv is not installed.
+# `make matrix` runs the tests with other versions of everything (needs uv and npm). `make chaos` injects faults,
+# `make screenshots` takes the pictures of the docs. The environment is created in .venv by uv, or by venv and pip if uv is
+# not installed.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml
 # What the environment for development is installed from, with hashes; `make test LOCK=` installs the newest versions instead.
 LOCK ?= requirements/dev.txt
 
-.PHONY: run cluster test matrix chaos lint bench screenshots docs lock clean
+.PHONY: run test matrix chaos lint bench screenshots docs lock clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
-
-cluster: .venv/ready-dask
-	@sh examples/dask/cluster.sh $(BIN)
 
 test: .venv/ready-dev
 	$(BIN)/python -m pytest -n auto $(ARGS)
@@ -48,7 +45,7 @@ lock:
 		-c requirements/dev.txt pyproject.toml requirements/action.in -o requirements/action.txt
 
 clean:
-	rm -rf .venv .yamlsched var examples/dask/.yamlsched
+	rm -rf .venv .yamlsched var
 
 .venv/python: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "yamlsched needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make run PYTHON=python3.12")'
@@ -58,11 +55,6 @@ clean:
 .venv/ready: .venv/python
 	@if command -v uv >/dev/null; then VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,web]'; \
 	else $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,web]'; fi
-	@touch $@
-
-.venv/ready-dask: .venv/ready
-	@if command -v uv >/dev/null; then VIRTUAL_ENV=.venv uv pip install -q -e '.[embedded,dask]'; \
-	else $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dask]'; fi
 	@touch $@
 
 # first what the lock file has, then yamlsched itself, and what pyproject.toml has and the lock file lacks

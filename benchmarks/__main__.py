@@ -31,7 +31,6 @@ PARTS = [
     "diff",
     "prune",
     "web",
-    "executors",
 ]
 LONG = ["history", "soak"]  # run only if named
 HERE = Path(__file__).parent

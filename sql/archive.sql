@@ -32,10 +32,6 @@ from (
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.attempt), '[]')
             from (select p.attempt, p.worker, p.reported_at, p.done, p.total, p.note
                   from yamlsched.attempt_progress p where p.run_id = r.id) x) as progress,
-           (select coalesce(jsonb_agg(to_jsonb(x) order by x.begun_at), '[]')
-            from (select b.attempt, b.locked_by as worker, b.agent, b.begun_at, b.seen_at,
-                b.ended_at, b.outcome
-                  from yamlsched.attempt_begins b where b.run_id = r.id) x) as tickets,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.claimed_at), '[]')
             from (select e.key, e.state, e.provider_key, e.attempt, e.claimed_at, e.doubted_at,
                 e.done_at, e.result

@@ -135,8 +135,7 @@ where r.definition_id = d.id
 -- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by
 -- then. A run whose worker died is one of them; its lost attempt is recorded as a claim would do.
 -- One batch, in the order of definitions and runs, starting after `definition` and `id`. A run that
--- another session has locked is left to the next batch, and one whose agent has written an outcome
--- until a worker has applied that.
+-- another session has locked is left to the next batch.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), undone as materialized (
@@ -150,10 +149,6 @@ with clock as materialized (
           and w.finished_at is null
           and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
           and yamlsched.has_no_worker(w, (select c.now from clock c))
-          and not exists (select from yamlsched.attempt_begins b
-                          where (b.run_id, b.attempt, b.locked_by) = (w.id, w.attempts,
-                              w.locked_by) and b.outcome is not null
-                            and w.status = 'running')
         -- the order of job_runs_history: no sort, and no other job's runs are read
         order by w.finished_at, w.id
         limit %(limit)s

@@ -117,14 +117,6 @@ select (select max(m.version) from yamlsched.migrations m) as version,
            from yamlsched.job_runs r
            where r.namespace = k.namespace and r.held_until <= c.now
            order by r.namespace, r.held_until limit 1
-       ), (
-           select true     -- an agent has written an outcome
-           from yamlsched.job_runs r
-           join yamlsched.attempt_begins b on (b.run_id, b.attempt, b.locked_by) = (r.id,
-               r.attempts, r.locked_by)
-           where r.namespace = k.namespace and r.executor is not null and r.status = 'running'
-             and b.outcome is not null
-           limit 1
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true),
            false) as needs_housekeeping,

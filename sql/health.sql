@@ -252,8 +252,8 @@ order by f.refused_at, place;
 
 -- name: lacks
 -- The jobs that a ticking place cannot start, and whether every place that presents the file in
--- force lacks them. The fault of an executor counts while its worker repeats it. down: the hosts
--- that could start it and have stopped ticking within a week, latest first, and when they ticked.
+-- force lacks them. down: the hosts that could start it and have stopped
+-- ticking within a week, latest first, and when they ticked.
 with place as materialized (
     select f.namespace, f.host, f.path
     from yamlsched.schedule_files f
@@ -262,10 +262,6 @@ with place as materialized (
     where i.namespace = any(%(namespaces)s)
       and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
       and f.refused_at is null
-), lack as materialized (
-    select l.definition_id, l.host, l.path, l.reason, l.waits, l.since, l.executor
-    from yamlsched.lacks l
-    where l.executor is null or l.checked_at > clock_timestamp() - interval '3 minutes'
 ), stopped as materialized (
     select f.namespace, f.host, f.path, max(f.last_presented_at) as seen_at
     from yamlsched.schedule_files f
@@ -277,16 +273,15 @@ with place as materialized (
         interval '2 hours')) <= clock_timestamp()
 )
 select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since,
-       l.executor,
        not exists (
            select from place q
            where q.namespace = d.namespace
-             and not exists (select from lack o
+             and not exists (select from yamlsched.lacks o
                              where o.definition_id = l.definition_id and o.host = q.host
                                and o.path = q.path))
            as is_everywhere,
        down.hosts as down, down.seen_at as down_at
-from lack l
+from yamlsched.lacks l
 join yamlsched.job_definitions d on d.id = l.definition_id and d.enabled and d.retired_at is null
 join place p on p.namespace = d.namespace and p.host = l.host and p.path = l.path
 cross join lateral (

@@ -23,7 +23,6 @@ with clock as materialized (
         where d.namespace = %(namespace)s
           and case when (l.host, l.path) = (%(host)s, %(path)s)
                    then l.definition_id not in (select g.id from given g)
-                        and (l.executor is null or l.checked_at < c.now - interval '3 minutes')
                    else not exists (
                        select from yamlsched.schedule_files f
                        where f.namespace = d.namespace and f.host = l.host and f.path = l.path
@@ -37,7 +36,6 @@ with clock as materialized (
     order by g.id
     on conflict (host, path, definition_id) do update
     set reason = excluded.reason, waits = excluded.waits, checked_at = excluded.checked_at,
-        executor = null,
         since = case when l.waits = excluded.waits and l.checked_at > excluded.checked_at - (
                          select greatest(interval '10 minutes',
                              max(least(f.presented_for, interval '2 hours')))
@@ -83,32 +81,3 @@ where (l.host, l.path) = (%(host)s, %(path)s) and not l.waits
               and not o.waits
               and o.since <= c.now - interval '10 minutes'
               and o.checked_at >= p.last_presented_at));
-
--- name: note_fault
--- Store that the jobs of an executor cannot be started by this place, because of a fault that may
--- end: their runs wait. A worker repeats it each minute. What else the place lacks is kept.
-with clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-)
-insert into yamlsched.lacks as l (definition_id, host, path, reason, waits, since, checked_at,
-    executor)
-select d.id, %(host)s, %(path)s, %(reason)s, true, c.now, c.now, d.executor
-from yamlsched.job_definitions d cross join clock c
-where d.namespace = %(namespace)s and d.executor = %(executor)s and d.enabled
-  and d.retired_at is null
-order by d.id
-on conflict (host, path, definition_id) do update
-set reason = excluded.reason, checked_at = excluded.checked_at,
-    since = case when l.checked_at > excluded.checked_at - interval '3 minutes' then l.since
-        else excluded.since end
-where l.executor = excluded.executor;
-
--- name: end_fault
--- Remove what note_fault has stored. Rows are locked in one order, and what another session is
--- removing is left to it.
-delete from yamlsched.lacks x
-where x.ctid = any (array(
-    select l.ctid from yamlsched.lacks l join yamlsched.job_definitions d on d.id = l.definition_id
-    where d.namespace = %(namespace)s and l.host = %(host)s and l.path = %(path)s
-      and l.executor = %(executor)s
-    order by l.definition_id for update of l skip locked));

@@ -41,25 +41,6 @@ order by h.job_type;
 select coalesce(max(n.repairs), 0)::float8 from yamlsched.namespaces n
 where n.namespace = %(namespace)s;
 
--- name: executors
--- The unfinished runs of each executor: due and claimed by nobody, claimed and not begun by the
--- engine, begun. Jobs that are paused or not enabled are left out of the due ones.
-select e.executor,
-       count(*) filter (where r.status <> 'running' and r.run_at <= %(now)s and r.withheld = 0
-           and d.enabled
-                          and d.retired_at is null and d.paused_at is null) as due,
-       count(*) filter (where r.status = 'running' and b.agent is null) as queued,
-       count(*) filter (where r.status = 'running' and b.agent is not null) as begun
-from (select distinct d.executor from yamlsched.job_definitions d
-      where d.namespace = %(namespace)s and d.retired_at is null and d.executor <> 'local') e
-left join yamlsched.job_runs r on r.namespace = %(namespace)s and r.lane = e.executor
-  and r.finished_at is null
-left join yamlsched.job_definitions d on d.id = r.definition_id
-left join yamlsched.attempt_begins b on (b.run_id, b.attempt, b.locked_by) = (r.id, r.attempts,
-    r.locked_by)
-group by e.executor
-order by e.executor;
-
 -- name: ended
 -- Runs that ended within the hour before `now`, by job, status and bucket: the number of bounds
 -- that the duration of the latest attempt exceeds. Instants are whole microseconds; subtracting

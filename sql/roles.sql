@@ -56,8 +56,8 @@ begin
         select c.oid::regclass::text as name, c.relname::text = any (array[
             'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs',
             'job_failures',
-            'attempt_outputs', 'running_outputs', 'attempt_progress', 'attempt_begins',
-            'skipped_slots', 'effects', 'used_keys',
+            'attempt_outputs', 'running_outputs', 'attempt_progress', 'skipped_slots',
+            'effects', 'used_keys',
             'schedule_files', 'operator_actions',
             'edits', 'edited_jobs', 'lacks', 'gates', 'awaits', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health',
@@ -77,7 +77,6 @@ begin
     for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
             'yamlsched.claim_gated(text,bigint[],text,timestamp with time zone)',
-            'yamlsched.executor_places(text,text)',
             'yamlsched.could_begin_at(yamlsched.job_runs,interval)', 'yamlsched.delete_of_runs()',
             'yamlsched.is_failing(yamlsched.job_runs)', 'yamlsched.late(yamlsched.job_definitions)',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
@@ -166,7 +165,6 @@ begin
         yamlsched.is_still_dead(bigint, timestamptz, timestamptz),
         yamlsched.messages_due(text, timestamptz),
         yamlsched.note(text, text, jsonb, timestamptz), yamlsched.settle_notes(text, timestamptz),
-        yamlsched.executor_places(text, text),
         yamlsched.free_numbers(text, text), yamlsched.hand_on(text, bigint[], text[], timestamptz),
         yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text),
         yamlsched.lock_gates(text, text[]),
@@ -183,7 +181,7 @@ begin
         yamlsched.job_definitions,
         yamlsched.job_runs, yamlsched.job_failures, yamlsched.attempt_outputs,
         yamlsched.attempt_progress,
-        yamlsched.running_outputs, yamlsched.attempt_begins, yamlsched.skipped_slots,
+        yamlsched.running_outputs, yamlsched.skipped_slots,
         yamlsched.effects, yamlsched.used_keys,
         yamlsched.schedule_files, yamlsched.operator_actions, yamlsched.edits,
         yamlsched.edited_jobs,
@@ -196,14 +194,14 @@ begin
 
     -- Workers can add rows to the audit trails (job_failures, operator_actions, edits,
     -- edited_jobs), but not change or delete them. However, a worker prunes: it may delete runs,
-    -- and the failures, outputs, progress and tickets of a run are deleted with it. If history must
-    -- be protected from workers, copy it to another place.
+    -- and the failures, outputs and progress of a run are deleted with it. If history must be
+    -- protected from workers, copy it to another place.
     grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits,
     yamlsched.edited_jobs
         to yamlsched_worker;
     grant insert, update on yamlsched.gates, yamlsched.awaits, yamlsched.namespaces,
     yamlsched.job_definitions, yamlsched.skipped_slots,
-        yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
+        yamlsched.attempt_outputs to yamlsched_worker;
     grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress,
     yamlsched.running_outputs, yamlsched.effects,
         yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks, yamlsched.notify_targets,

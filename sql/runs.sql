@@ -154,10 +154,6 @@ with clock as materialized (
       and r.id <> all (%(held)s::bigint[])
       and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
                else r.attempts >= r.max_attempts end
-      and (r.status <> 'running' or r.withheld <> 0 or r.lane in ('local', 'shared') or exists (
-          select from yamlsched.attempt_begins b       -- else `unsettled` has it
-          where (b.run_id, b.attempt, b.locked_by) = (r.id, r.attempts, r.locked_by)
-            and b.agent is not null and b.outcome is null))
     order by r.id for no key update skip locked
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
@@ -184,13 +180,13 @@ with clock as materialized (
 ), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
         priority,
-                                    max_attempts, trace_context, lane)
+                                    max_attempts, trace_context)
     select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts),
            b.finished_at,
-           d.priority, d.max_attempts, b.trace_context, d.executor
+           d.priority, d.max_attempts, b.trace_context
     from ended b
     cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.executor
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead
         from yamlsched.job_definitions j
         where j.id = b.definition_id
         offset 0
@@ -346,13 +342,13 @@ with outcome as materialized (
 ), on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
         priority,
-                                    max_attempts, trace_context, lane)
+                                    max_attempts, trace_context)
     select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt),
            f.now,
-           d.priority, d.max_attempts, f.trace_context, d.executor
+           d.priority, d.max_attempts, f.trace_context
     from finished f
     cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.executor
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead
         from yamlsched.job_definitions j
         where j.id = f.definition_id
         offset 0

@@ -45,9 +45,6 @@ create table yamlsched.job_definitions (
     stdin          text,
     exit_codes     jsonb not null default '{}',
     payload        jsonb not null default '{}',
-    -- a name: what it stands for is in the worker's own file
-    executor       text not null default 'local',
-    resources      jsonb not null default '{}',  -- what the executor reserves for each attempt
     isolation      text not null default 'process' check (isolation in ('process', 'shared')),
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
@@ -81,8 +78,7 @@ create table yamlsched.job_definitions (
     updated_at     timestamptz not null default clock_timestamp(),
     requires_env   text[] not null default '{}',
     lane           text not null generated always as (
-        case when executor <> 'local' then executor
-             when isolation = 'shared' then 'shared' else 'local' end) stored,
+        case when isolation = 'shared' then 'shared' else 'local' end) stored,
     limit_name     text,  -- a key of `limits` in the file
     after          text[] not null default '{}',  -- names of jobs
     -- calendars: [{"name": "holidays", "dates": [...], "until": ...}]
@@ -156,10 +152,8 @@ create table yamlsched.lacks (
     host          text not null,
     path          text not null,
     reason        text not null,
-    -- for what requires_env asks, or an executor: the run is late, and never dead
+    -- for what requires_env asks: the run is late, and never dead
     waits         boolean not null,
-    -- whose fault it is: it may end at any time, and workers try
-    executor      text,
     since         timestamptz not null,
     checked_at    timestamptz not null,
     primary key (host, path, definition_id)
@@ -223,7 +217,7 @@ create table yamlsched.job_runs (
     -- reason, and who ends a reason writes 0, both under the gate of the reason: the next claim
     -- looks again.
     withheld        smallint not null default 0,
-    lane            text not null default 'local',  -- where it executes: local, shared, an executor
+    lane            text not null default 'local',  -- where it executes: local, shared
     -- The limit that it has met, and its number while it executes under it. Of a limit of n, at
     -- most n numbers are in use: nothing is counted up and down.
     limit_name      text,
@@ -238,10 +232,6 @@ create table yamlsched.job_runs (
     cpu_seconds     double precision,
     peak_memory_bytes bigint,
     revision        text,  -- the commit of its code, abbreviated, or what YAMLSCHED_REVISION named
-    -- The executor that has claimed the run, while it is running. A later claim for that executor,
-    -- under its gate, clears what has ended; the gate's n is the number of the applied file, null
-    -- for the one of the host that claims.
-    executor        text,
     -- A lease exists exactly while a run is running: half-claimed rows cannot be stored.
     constraint lease_iff_running check ((status = 'running') = (locked_until is not null)),
     constraint finished_iff_final check ((status in ('succeeded', 'dead', 'cancelled'))
@@ -300,8 +290,6 @@ create index job_runs_held_until on yamlsched.job_runs (namespace, held_until)
     where held_until is not null;
 create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
     where unreleased and finished_at is null;
-create index job_runs_executor on yamlsched.job_runs (namespace, executor)
-    where executor is not null;
 
 -- Whether no worker owns an unfinished run: it waits, or its lease has ended.
 create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
@@ -397,29 +385,6 @@ create table yamlsched.attempt_progress (
     primary key (run_id, attempt)
 ) with (fillfactor = 50);
 
--- Begin tickets of attempts on executors other than "local". An engine may start one attempt twice:
--- only the agent that inserts the ticket may call the handler. It writes how the attempt ended into
--- the ticket before it exits, so that an engine that loses a result does not cause a second
--- execution. The worker inserts one without an agent to withdraw an attempt that has not begun.
--- locked_by is the claim: an attempt that was released leaves its number to the next one.
-create table yamlsched.attempt_begins (
-    run_id         bigint not null,
-    attempt        integer not null,
-    locked_by      text not null,
-    -- host, process id and a random part; null: withdrawn by the worker
-    agent          text,
-    begun_at       timestamptz not null,
-    -- when the agent last checked the lease: each quarter of it
-    seen_at        timestamptz not null,
-    ended_at       timestamptz,
-    outcome        text,                  -- JSON, as the agent wrote it; for the worker only
-    primary key (run_id, attempt, locked_by),
-    constraint withdrawn_has_ended check (agent is not null
-        or (ended_at is not null and outcome is null)),
-    constraint outcome_iff_ended check (agent is null
-        or (outcome is not null) = (ended_at is not null))
-);
-
 -- What depends on runs goes with them. Only the trigger of job_runs may call it: it acts with its
 -- owner's privileges, and who attached it to a table of their own could choose the ids.
 create function yamlsched.delete_of_runs() returns trigger
@@ -440,7 +405,6 @@ begin
         delete from yamlsched.job_failures f where f.run_id = any (ids);
         delete from yamlsched.attempt_outputs o where o.run_id = any (ids);
         delete from yamlsched.attempt_progress p where p.run_id = any (ids);
-        delete from yamlsched.attempt_begins b where b.run_id = any (ids);
     end if;
     return null;
 end
@@ -1415,7 +1379,7 @@ begin
     update yamlsched.job_runs r
     set withheld = 0, limit_name = null, lane = e.lane,
         ready_at = case when r.withheld in (1, 2) then now else r.ready_at end
-    from (select w.id, case when w.idempotency_key like 'on\_dead:%' then d.executor
+    from (select w.id, case when w.idempotency_key like 'on\_dead:%' then 'local'
         else d.lane end as lane
           from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
           where d.id = any (jobs) and w.finished_at is null and w.status <> 'running'
@@ -1437,8 +1401,8 @@ $$;
 
 -- Let go what waited for runs that have ended: the next slot run of each of these jobs, what is not
 -- released because of them, and as many runs as are free of each of these limits, in each class by
--- itself: a lane, and each job that some host cannot start, so that neither an executor without
--- workers nor a missing program holds up the others. Called in the transaction that has ended the
+-- itself: a lane, and each job that some host cannot start, so that a missing program does not hold
+-- up the others. Called in the transaction that has ended the
 -- runs, after their rows were written. Returns how many runs were let go.
 create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[],
     now timestamptz) returns bigint
@@ -1546,31 +1510,6 @@ begin
         perform pg_notify('yamlsched', of_namespace);
     end if;
     return last;
-end
-$$;
-
--- How many more runs may execute on an executor: those of its gate, which is locked until the end
--- of the transaction, less those that run. What has ended is cleared. Null: another session has the
--- gate.
-create function yamlsched.executor_places(of_namespace text, of_executor text) returns integer
-    language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    most integer;
-begin
-    insert into yamlsched.gates (namespace, name) values (of_namespace, 'executor/' || of_executor)
-        on conflict do nothing;
-    select coalesce(g.n, 1000) into most from yamlsched.gates g
-    where g.namespace = of_namespace and g.name = 'executor/' || of_executor
-    for no key update skip locked;
-    update yamlsched.job_runs r set executor = null
-    where most is not null and r.id = any (array(
-        select e.id from yamlsched.job_runs e
-        where e.namespace = of_namespace and e.executor = of_executor and e.status <> 'running'
-        order by e.id for no key update skip locked));
-    return most - (select count(*) from yamlsched.job_runs r
-                   where r.namespace = of_namespace and r.executor = of_executor
-                     and r.status = 'running');
 end
 $$;
 
@@ -1734,8 +1673,7 @@ declare
     slot_at timestamptz := case when d.next_slot_at <= now then d.next_slot_at end;
     runs    record;
 begin
-    select min(r.due_at) filter (where r.status = 'running') as engine_at,
-           min(r.due_at) filter (where not r.in_turn) as free_at,
+    select min(r.due_at) filter (where not r.in_turn) as free_at,
            case when not bool_or(r.in_turn and r.status = 'running')
                then min(r.due_at) filter (where r.in_turn) end as turn_at,
            max(r.failed_at) filter (where r.in_turn) as failed_at, bool_or(r.in_turn) as has_turns,
@@ -1743,19 +1681,9 @@ begin
            min(r.scheduled_for) filter (where not r.by_hand) as unfinished into runs
     from (select o.status, o.failed_at, o.scheduled_for, o.by_hand, o.exclusive
         and not o.unreleased as in_turn,
-                 case when not o.unreleased and least(o.run_at, t.withdrawn_at) <= now
-                     and (o.status <> 'running' or not t.has_begun)
-                      then greatest(least(o.run_at, t.withdrawn_at), o.created_at, o.released_at,
-                          o.ready_at) end as due_at
+                 case when not o.unreleased and o.run_at <= now and o.status <> 'running'
+                      then greatest(o.run_at, o.created_at, o.released_at, o.ready_at) end as due_at
           from yamlsched.job_runs o
-          -- of an executor: what it has never begun has waited since it was withdrawn first
-          left join lateral (
-              select coalesce(bool_or(b.locked_by = o.locked_by and b.agent is not null),
-                  false) as has_begun,
-                     case when bool_or(b.agent is not null) is not true
-                         then min(b.begun_at) end as withdrawn_at
-              from yamlsched.attempt_begins b where b.run_id = o.id) t on o.lane not in ('local',
-                  'shared')
           where o.definition_id = d.id and o.finished_at is null) r;
     -- of a job that follows others it gets a run at once
     slot_at := case when (d.overlap = 'wait' and d.after = '{}' and runs.has_turns) is not true
@@ -1768,9 +1696,8 @@ begin
                                        order by r.finished_at desc limit 100) e
             where e.exclusive limit 1));
     end if;
-    since := least(runs.free_at, runs.engine_at, slot);
-    why := case when since = runs.engine_at then 'its executor has not begun its run'
-                when slot_at <= coalesce(least(runs.free_at, runs.turn_at), 'infinity')
+    since := least(runs.free_at, slot);
+    why := case when slot_at <= coalesce(least(runs.free_at, runs.turn_at), 'infinity')
                     then 'no sync has created the run of its slot'
                 else 'no worker has claimed its run' end;
     since := case when since is not null then greatest(since, d.resumed_at, d.paused_until) end;
@@ -1940,7 +1867,6 @@ cross join lateral (
 cross join lateral yamlsched.late(case  -- asked only where a job may be late, because it reads more
     when d.enabled and d.retired_at is null and not state.paused
          and (least(open.oldest_due_at, d.next_slot_at) < clock_timestamp() - d.start_within
-              or d.executor <> 'local'
               or d.finish_within is not null
                  and (open.definition_id is not null
                      or d.next_slot_at < clock_timestamp() - d.finish_within

@@ -34,7 +34,6 @@ TABLES = [
     "job_failures",
     "attempt_outputs",
     "attempt_progress",
-    "attempt_begins",
     "effects",
     "used_keys",
     "skipped_slots",

@@ -312,7 +312,7 @@ def words_of(combination: Combination, tests: str) -> list[str]:
     if combination.pgbouncer:
         return ["-m", "pgbouncer", "tests/test_pgbouncer.py"]
     names = {"quick": [], "core": CORE, "smoke": SMOKE}[tests]
-    others = "slow or chaos or daemon or browser or hosts or pgbouncer or promtool or engines"
+    others = "slow or chaos or daemon or browser or hosts or pgbouncer or promtool"
     return ["-m", f"not ({others})", *(f"tests/{name}.py" for name in names)]
 
 

@@ -43,12 +43,10 @@ TESTS = {
         "follow",
         "follow_actions",
         "follow_histories",
-        "extras/remote/test_tickets",
     ],
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/follow.sql": ["follow", "follow_actions", "follow_histories", "follow_rule"],
     "sql/slots.sql": ["store_slots", "sync", "sync_edits", "sync_faults", "backfill"],
-    "sql/begins.sql": ["extras/remote/test_tickets", "extras/remote/test_remote_executor"],
     "sql/definitions.sql": [
         "store_definitions",
         "sync",

@@ -98,11 +98,6 @@ def a_full_run(db: Db) -> int:
         [run, NOON],
     )
     db.execute(
-        "insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at) "
-        "values (%s, 1, 'w', 'host:1:a', %s, %s)",
-        [run, NOON, NOON],
-    )
-    db.execute(
         "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry, provider_key, state, "
         "claimed_at, done_at, result) "
         "values ('default', 'mail', %s, 1, 'w', gen_random_uuid(), gen_random_uuid(), 'done', %s, %s, '7')",
@@ -139,7 +134,6 @@ def test_a_line_has_all_of_a_run_and_what_is_pruned_with_it(db: Db, folder: Fold
     assert [(one["done"], one["total"], one["note"]) for one in line["progress"]] == [
         (12000, 0.5, "half")
     ]
-    assert [ticket["agent"] for ticket in line["tickets"]] == ["host:1:a"]
     assert [(effect["key"], effect["state"], effect["result"]) for effect in line["effects"]] == [
         ("mail", "done", 7)
     ]
@@ -188,7 +182,6 @@ def test_every_column_of_a_run_is_archived_or_left_out_for_a_reason(
         "unreleased",  # a finished run is not, or was cancelled before
         "withheld",
         "lane",
-        "executor",  # of a claim
     }
     assert {renamed.get(name, name) for name in columns - left_out} <= set(line)
 
@@ -460,11 +453,11 @@ jobs:
 def ticked(cli: Cli, db: Db, tmp_path: Path) -> Callable[[], Any]:
     """A function that lets a tick housekeep; the file has been applied."""
     (tmp_path / "schedules.yaml").write_text(FILE)
-    assert cli("tick", "--skip-handler-checks").code == 0
+    assert cli("tick").code == 0
 
     def tick() -> Any:
         db.execute("update yamlsched.schedule_files set housekept_at = null")
-        return cli("tick", "--skip-handler-checks")
+        return cli("tick")
 
     return tick
 

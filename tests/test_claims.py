@@ -174,12 +174,8 @@ def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
 def test_a_run_that_was_created_for_another_lane_is_moved_to_that_of_its_job(
     db: psycopg.Connection[Any], worker: Worker
 ) -> None:
-    remote, shared = (
-        a_job(db, "remote", executor="cluster"),
-        a_job(db, "shared", isolation="shared"),
-    )
+    shared = a_job(db, "shared", isolation="shared")
     runs = {
-        a_run(db, remote): "cluster",
         a_run(db, shared, lane="shared"): "shared",
         a_run(db, shared): "shared",
     }
@@ -191,7 +187,7 @@ def test_a_run_that_was_created_for_another_lane_is_moved_to_that_of_its_job(
 
     assert {run: row(db, run).lane for run in runs} == runs
     assert row(db, at_gate).lane == "local"
-    assert [row(db, run).status for run in runs] == ["queued"] * 3
+    assert [row(db, run).status for run in runs] == ["queued"] * 2
     assert not worker.claims.is_exhausted or worker.claim() == []
 
 

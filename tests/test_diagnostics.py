@@ -228,13 +228,6 @@ def test_a_file_that_cannot_be_read_is_an_environment_failure(folder: Path):
     assert isinstance(run("validate", "shop").exception, EnvironmentFailed)
 
 
-def test_handlers_are_not_checked_on_a_host_without_the_code(folder: Path):
-    (folder / "schedules.yaml").write_text(GOOD.replace("purge.run", "elsewhere.run"))
-
-    assert "YS303" in run("validate", "--format", "concise").output
-    assert run("validate", "--skip-handler-checks").return_value == 0
-
-
 def test_a_missing_owner_is_reported_only_with_require_owner(folder: Path):
     (folder / "schedules.yaml").write_text(GOOD)
 

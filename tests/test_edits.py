@@ -94,29 +94,17 @@ def test_a_file_that_is_applied_again_is_no_edit_and_one_that_changes_no_job_is(
 
 
 def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db) -> None:
-    executors = 'executors: {batch: {type: command, command: [srun, --api-key=k-1, "--mem=8G"], concurrency: 8}}'
     apply(db, a_file(x=HOURLY))
-    apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{executors}"), NOON + MINUTE)
-    apply(
-        db,
-        a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{executors.replace('8}', '9}')}"),
-        NOON + 2 * MINUTE,
-    )
+    limits = "limits: {warehouse: 8}"
+    apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{limits}"), NOON + MINUTE)
+    more = limits.replace("8", "9")
+    apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{more}"), NOON + 2 * MINUTE)
 
     [first, second, third] = edits(db)
     assert (first.before, first.after) == (None, {})
     assert second.before["retention.dead"] == "90d"
-    assert second.after == {
-        "retention.dead": "30d",
-        "executors.batch.type": "command",
-        "executors.batch.command": ["srun", "--api-key=***", "--mem=8G"],
-        "executors.batch.concurrency": 8,
-        "executors.batch.begin_within": "15m",
-    }
-    assert (third.before, third.after) == (
-        {"executors.batch.concurrency": 8},
-        {"executors.batch.concurrency": 9},
-    )
+    assert second.after == {"retention.dead": "30d", "limits.warehouse": 8}
+    assert (third.before, third.after) == ({"limits.warehouse": 8}, {"limits.warehouse": 9})
 
 
 def test_no_secret_is_recorded(db: Db) -> None:

@@ -12,7 +12,7 @@ import psycopg
 from support.rows import a_job
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
-from yamlsched.schedule.job import Job
+from yamlsched.schedule.job import Isolation, Job
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import Claims
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
@@ -146,8 +146,8 @@ def test_a_reload_adds_an_executor_while_the_worker_claims_for_the_others() -> N
 
     claiming = iter(lanes)
     first = next(claiming)
-    jobs = {"purge": Job(name="purge", handler="h.f", executor="engine")}
+    jobs = {"purge": Job(name="purge", handler="h.f", isolation=Isolation.SHARED)}
     lanes.open(Workload("", "default", jobs, ClaimScope(), Path("schedules.yaml")))
 
     assert [first.name, *(lane.name for lane in claiming)] == ["local"]
-    assert [lane.name for lane in lanes] == ["local", "engine"]
+    assert [lane.name for lane in lanes] == ["local", "shared"]

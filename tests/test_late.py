@@ -215,38 +215,6 @@ def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> No
     assert late(db, load) == (row(db, waiting).released_at, NO_WORKER)
 
 
-def test_an_attempt_on_an_executor_has_begun_with_its_ticket(db: Db) -> None:
-    job = a_job(db, executor="slurm", overlap="allow")
-    run = due(db, job, 20, lane="slurm")
-    assert late(db, job)[1] == NO_WORKER
-
-    # claimed, and waiting in the engine
-    claim = "locked_by = 'w:1:a', attempts = 1, started_at = now() - interval '20 minutes'"
-    running = f"status = 'running', locked_until = now() + interval '1 hour', {claim}"
-    db.execute(f"update yamlsched.job_runs set {running} where id = %s".encode(), [run])
-    assert late(db, job) == (row(db, run).run_at, "its executor has not begun its run")
-
-    # withdrawn, and due again later
-    ticket = "insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at, ended_at) values"
-    db.execute(
-        f"{ticket} (%s, 1, 'w:1:a', null, %s, now(), now())".encode(), [run, (withdrawn := ago(16))]
-    )
-    queued = (
-        "status = 'queued', attempts = 0, locked_until = null, run_at = now() + interval '1 hour'"
-    )
-    db.execute(f"update yamlsched.job_runs set {queued} where id = %s".encode(), [run])
-    assert late(db, job) == (withdrawn, NO_WORKER)
-
-    # begun
-    db.execute(
-        f"update yamlsched.job_runs set {running.replace('w:1:a', 'w:1:b')} where id = %s".encode(),
-        [run],
-    )
-    assert late(db, job)[0] is not None
-    db.execute(f"{ticket} (%s, 1, 'w:1:b', 'agent', now(), now(), null)".encode(), [run])
-    assert late(db, job) == (None, None)
-
-
 # -- finish_within
 
 

@@ -294,21 +294,21 @@ def test_a_call_of_on_dead_needs_no_number(db: Db, worker: Worker) -> None:
 def test_a_lane_without_workers_holds_up_no_other_lane(db: Db, worker: Worker) -> None:
     limit(db, 1)
     away, here = (
-        a_job(db, name, limit_name="warehouse", executor=lane)
-        for name, lane in (("a", "far"), ("b", "local"))
+        a_job(db, name, limit_name="warehouse", isolation=isolation)
+        for name, isolation in (("a", "shared"), ("b", "process"))
     )
     held = due(db, here)
-    remote, local = due(db, away, 1, lane="far"), due(db, here, 2)
+    other, local = due(db, away, 1, lane="shared"), due(db, here, 2)
     [first] = worker.claim()
-    assert worker.claim(lane="far") == []
+    assert worker.claim(lane="shared") == []
     assert worker.claim() == []
-    assert withheld(db, remote, local) == [LIMIT, LIMIT]
+    assert withheld(db, other, local) == [LIMIT, LIMIT]
 
     worker.finish(first)
 
-    assert (first.id, withheld(db, remote, local)) == (held, [OPEN, OPEN])
+    assert (first.id, withheld(db, other, local)) == (held, [OPEN, OPEN])
     assert ids(worker.claim(now=NOW + 2 * SECOND)) == [local]
-    assert worker.claim(lane="far") == []
+    assert worker.claim(lane="shared") == []
 
 
 def test_a_job_that_a_host_cannot_start_holds_up_no_other_job(db: Db, worker: Worker) -> None:

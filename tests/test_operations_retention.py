@@ -127,16 +127,12 @@ def test_the_failures_the_outputs_and_the_progress_of_a_run_are_pruned_with_it(d
         db.execute(
             "insert into yamlsched.attempt_progress values (%s, 1, now(), 1, 2, 'w', '')", [id]
         )
-        db.execute(
-            "insert into yamlsched.attempt_begins values (%s, 1, 'w', 'agent', now(), now())", [id]
-        )
 
     housekeep(db, "default", PLENTY, NOON)
 
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
     assert value(db, "select count(*) from yamlsched.attempt_outputs") == 0
     assert value(db, "select array_agg(run_id) from yamlsched.attempt_progress") == [kept]
-    assert value(db, "select array_agg(run_id) from yamlsched.attempt_begins") == [kept]
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

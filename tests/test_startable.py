@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -317,30 +316,3 @@ def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(
     until(lambda: lacks(one) == [], "nothing is missing")
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
-
-
-def test_a_host_without_the_program_of_an_executor_claims_nothing_for_it(
-    hosts: tuple[Project, Project],
-) -> None:
-    one, two = hosts
-    agent = "#!/bin/sh\nexec " + shlex.join(["/bin/false"]) + "\n"
-    for host in hosts:
-        executors = {"batch": {"type": "command", "command": ["./submit"], "concurrency": 1}}
-        jobs = {
-            "job": {
-                "command": ["./elsewhere"],
-                "executor": "batch",
-                "requires_env": ["ON_THE_CLUSTER"],
-            }
-        }
-        host.file.write_text(json.dumps({"version": 1, "executors": executors, "jobs": jobs}))
-    (one.folder / "submit").write_text(agent)
-    (one.folder / "submit").chmod(0o755)
-    tick(one)
-    [run] = one.enqueue("job")
-
-    tick(two)
-
-    assert lacks(one) == [("host-two", '"./submit" does not exist')]
-    assert one.db.execute("select from yamlsched.attempt_begins").fetchall() == []
-    assert one.summary(run)[:2] == ("queued", 0)

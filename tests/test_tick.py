@@ -245,19 +245,6 @@ def test_handlers_are_searched_in_the_folders_of_path(project: Project) -> None:
     assert (code, "sync.applied" in text, "YS3" in text) == (0, True, False)
 
 
-@pytest.mark.parametrize("verb", ["sync", "tick"])
-def test_a_host_without_the_code_applies_the_file_with_skip_handler_checks(
-    project: Project, verb: str
-) -> None:
-    write(project, close={"handler": "elsewhere.close"})
-    code, text = ended(project.start(verb))
-    assert (code, "YS303" in text, count(project, "job_definitions")) == (1, True, 0)
-
-    assert project.start(verb, "--skip-handler-checks").wait() == 0
-
-    assert count(project, "job_definitions") == 1
-
-
 def test_a_tick_with_a_file_that_is_not_yaml_creates_slots_and_reports_that_it_runs_nothing(
     project: Project,
 ) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from yamlsched.extras import words
     from yamlsched.extras.monitors import outbox as monitors
     from yamlsched.extras.notify import sending as notify
-    from yamlsched.extras.remote import executor as remote
     from yamlsched.extras.shared import pool as shared
     from yamlsched.schedule import load
     from yamlsched.show import tables
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply", "bootstrap", "croniter", "jsonschema", "load",
-    "monitors", "notify", "plugins", "remote", "shared", "tables", "tracing", "words",
+    "monitors", "notify", "plugins", "shared", "tables", "tracing", "words",
 ]  # fmt: skip
 
 ENTRY_POINTS = re.compile(rb"^\s*\[\s*yamlsched\s*\]", re.MULTILINE)
 EXTRAS = {
     "monitors": "yamlsched.extras.monitors.outbox",
     "notify": "yamlsched.extras.notify.sending",
-    "remote": "yamlsched.extras.remote.executor",
     "shared": "yamlsched.extras.shared.pool",
     "tracing": "yamlsched.extras.otel",
     "words": "yamlsched.extras.words",

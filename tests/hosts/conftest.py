@@ -53,9 +53,9 @@ class HostsProject(Project):
 
     def states(self, runs: Mapping[str, int]) -> dict[tuple[str, str], Any]:
         """Return the columns of runs that have ended, but not those that are written a moment later: what an attempt
-        used whose handler committed it, and that an executor has a place again.
+        used whose handler committed it.
         """
-        later = ("cpu_seconds", "peak_memory_bytes", "executor")
+        later = ("cpu_seconds", "peak_memory_bytes")
         rows = {name: self.row(run)._asdict() for name, run in runs.items()}
         return {
             (name, column): row[column]
@@ -67,7 +67,7 @@ class HostsProject(Project):
 
 @pytest.fixture(scope="session")
 def network() -> Iterator[Network]:
-    """Hosts a, b, c for workers, db for a database, db1 and db2 for a primary and its standby, and one for Dask."""
+    """Hosts a, b, c for workers, db for a database, db1 and db2 for a primary and its standby."""
     if why := why_unavailable():
         pytest.skip(why)
     sweep()

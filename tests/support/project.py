@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -162,7 +161,6 @@ class Project:
     folder: Path
     dsn: str
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    executors: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     notify: dict[str, dict[str, Any]] = field(default_factory=dict)
     number: int = 0
@@ -187,7 +185,7 @@ class Project:
             }
             for name, job in jobs.items()
         }
-        settings = {"executors": self.executors, "limits": self.limits, "notify": self.notify}
+        settings = {"limits": self.limits, "notify": self.notify}
         self.file.write_text(json.dumps({"version": 1, **settings, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:
@@ -301,17 +299,6 @@ class Project:
 
     def close(self) -> None:
         self.db.close()
-
-
-def agent_exports(folder: Path, dsn: str) -> str:
-    """Return lines of shell that set the environment of an agent whose project is in ``folder``."""
-    environment = {
-        "YAMLSCHED_DSN": dsn,
-        "PYTHONPATH": str(TESTS),
-        "TEST_FOLDER": str(folder),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from yamlsched.text import join_first
 from yamlsched.timetable import times
 from yamlsched.timetable.times import NamedDay, TimeInput, short_utc
 from yamlsched.timetable.zones import zone
-from yamlsched.worker import tickets
 
 BATCH_RUNS = 200
 """Runs that one transaction changes: so few that no worker waits long for a row."""
@@ -445,13 +444,8 @@ def _change(
 def _lock_runs(
     connection: psycopg.Connection[Any], ids: list[int], now: datetime | None
 ) -> dict[int, LockedRun]:
-    """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then.
-
-    What their agents have written is applied first: an outcome in a ticket is the end of its
-    attempt.
-    """
+    """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then."""
     connection.execute(load("actions")["lock_runs"], {"ids": ids})
-    tickets.apply_outcomes(connection, ids)
     rows = fetch(connection, LockedRun, load("actions")["run_states"], {"ids": ids, "now": now})
     return {row.id: row for row in rows}
 

@@ -39,8 +39,6 @@ from yamlsched.timetable.times import rfc3339, short_utc
 
 MAX_LISTED_PROBLEMS = 10
 """Stuck runs, and effects in doubt, that are reported one by one."""
-EXECUTOR_TOLERANCE = timedelta(minutes=2)
-"""How long an executor may have a fault before it is a problem: workers try again."""
 NOT_RUN = "its slot was not run"
 NO_SYNC = "no sync has created the run of its slot"
 """Why a job is late of which slots were too old to be run, or were not processed, as yamlsched.late
@@ -244,11 +242,8 @@ def _lacks(health: Health) -> Iterator[Problem]:
     """
     lacking: dict[str, list[LackingHost]] = {}
     for hosts in lacks_by_reason(health):
-        host = hosts[0]
-        if host.is_everywhere and (
-            host.executor is None or health.now - host.since > EXECUTOR_TOLERANCE
-        ):
-            lacking.setdefault(host.job_type, hosts)
+        if hosts[0].is_everywhere:
+            lacking.setdefault(hosts[0].job_type, hosts)
     for name, hosts in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
         host = hosts[0]
         places = join_first([each.place for each in hosts], MAX_NAMES)
@@ -261,9 +256,7 @@ def _lacks(health: Health) -> Iterator[Problem]:
             f"no host can start job {name}: {host.reason}, on {places} since"
             f" {rfc3339(host.since, 'seconds')}"
         )
-        if host.executor is not None:
-            remedy = f"yamlsched doctor, on {host.place.partition(':')[0]}"
-        elif able := able_but_down(host, health.now):
+        if able := able_but_down(host, health.now):
             remedy = f"start the ticks of {host.down[0]} again"
             what = f"no host can start job {name}: {able}; {places} cannot: {host.reason}"
         yield Problem("lack", name, what, remedy, since=host.since)

@@ -162,16 +162,13 @@ class RefusedFile:
 
 @dataclass(frozen=True)
 class LackingHost:
-    """A place that cannot start a job. It claims none of its runs; for an executor with a fault, it
-    tries.
-    """
+    """A place that cannot start a job. It claims none of its runs."""
 
     job_type: str
     place: str  # host:path
     reason: str
-    waits: bool  # for a variable of requires_env, or an executor
+    waits: bool  # for a variable of requires_env
     since: datetime
-    executor: str | None  # whose fault it is
     is_everywhere: bool  # no place that ticks can start it
     down: list[str] = field(default_factory=list)  # hosts that could, and have stopped ticking
     down_at: datetime | None = None  # when the latest of them ticked
@@ -403,10 +400,10 @@ def lacks_by_reason(health: Health, job: str | None = None) -> list[list[Lacking
     """Return the places that cannot start a job for one reason, for each job and reason; with
     ``job``, of this one.
     """
-    groups: dict[tuple[str, str, str | None], list[LackingHost]] = {}
+    groups: dict[tuple[str, str], list[LackingHost]] = {}
     for host in health.lacks:
         if job is None or host.job_type == job:
-            groups.setdefault((host.job_type, host.reason, host.executor), []).append(host)
+            groups.setdefault((host.job_type, host.reason), []).append(host)
     return list(groups.values())
 
 

@@ -31,11 +31,6 @@ def duration(
 
 TARGET_OPTIONS = [
     click.option(
-        "--skip-handler-checks",
-        is_flag=True,
-        help="Apply the file without checking handlers and payloads, for a host without the code.",
-    ),
-    click.option(
         "--path",
         "paths",
         multiple=True,
@@ -90,7 +85,6 @@ def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False
         environment=settings.env,
         namespace=settings.namespace,
         handler_folders=tuple(str(absolute(Path(folder))) for folder in options["paths"]),
-        checks_handlers=not options["skip_handler_checks"],
         may_migrate=migrate or settings.is_embedded,
     )
 

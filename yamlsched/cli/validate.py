@@ -48,11 +48,6 @@ have.
     help="Also look up handlers in this directory.",
 )
 @click.option("--require-owner", is_flag=True, help="Warn about jobs without an owner.")
-@click.option(
-    "--skip-handler-checks",
-    is_flag=True,
-    help="Do not check handlers and payloads, for hosts without the code.",
-)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -61,16 +56,14 @@ def command(
     imports: bool,
     paths: tuple[Path, ...],
     require_owner: bool,
-    skip_handler_checks: bool,
 ) -> int:
     files = files or (settings.file,)
-    folders = None if skip_handler_checks else paths
     now = datetime.now(UTC)
     diagnostics: list[Diagnostic] = []
     summaries = []
     for file in files:
         loaded = load(schedule_file.read_reviewed(file), str(file), settings.env)
-        of_file = check_all(loaded, file, folders, now, imports, require_owner)
+        of_file = check_all(loaded, file, paths, now, imports, require_owner)
         if strict:
             of_file = [replace(entry, severity="error") for entry in of_file]
         if settings.format in FOR_REVIEWS:

@@ -10,7 +10,6 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import hookimpl
 
 VERBS = {
-    "attempt": "yamlsched.extras.remote.cli",
     "db": "yamlsched.extras.embedded.cli",
     "diff": "yamlsched.extras.preview.cli_diff",
     "doctor": "yamlsched.extras.doctor.cli",

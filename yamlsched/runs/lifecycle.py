@@ -30,11 +30,9 @@ ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 
 LOCAL = "local"
-"""The executor that needs no entry in the file: processes of the host that claims the run."""
+"""The lane of attempts that have a process of the host to themselves."""
 SHARED = "shared"
-"""The lane of attempts that share a process of the host, as coroutines; no executor in a file has
-this name.
-"""
+"""The lane of attempts that share a process of the host, as coroutines."""
 WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
 PROCESS_ENDED = (WORKER_DIED, BLOCKED, UNSTOPPABLE)
 """The error types of attempts that ended with their process: it died, or was killed because of one

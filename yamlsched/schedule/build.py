@@ -12,15 +12,13 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.jsonb import stored_bytes
 from yamlsched.runs.backoff import Backoff
-from yamlsched.runs.lifecycle import LOCAL, Keep
+from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import timezones
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import (
     ENUMS,
     TYPES,
     Catchup,
-    DaskExecutor,
-    Engine,
     ExitCodes,
     Isolation,
     Job,
@@ -74,8 +72,7 @@ class Reader:
     def __init__(self, findings: Findings, environments: tuple[str, ...]) -> None:
         self.findings = findings
         self.environments = environments
-        self.executors: dict[str, Engine | None] = {}  # of the file; None: its entry is not valid
-        self.limits: dict[str, int | None] = {}  # the same
+        self.limits: dict[str, int | None] = {}  # of the file; None: its entry is not valid
         self.calendars: dict[str, Calendar | None] = {}  # the same
         self.targets: dict[str, NotifyTarget | None] = {}  # the same
         self.has_environment_list = True
@@ -203,15 +200,9 @@ class Reader:
         codes = ExitCodes(values.get("success", default.success), values.get("discard", ()), delays)
         return codes if self.findings.is_valid(spot) else None
 
-    def executor(self, spot: Spot) -> str | None:
-        if spot.value == LOCAL:
-            return LOCAL
-        remedy = "Declare it at the top level under executors, or write local."
-        return self._declared(spot, self.executors, "YS121", "executors", [LOCAL], remedy)
-
     def limit(self, spot: Spot) -> str | None:
         return self._declared(
-            spot, self.limits, "YS123", "limits", [], "Declare it at the top level under limits."
+            spot, self.limits, "YS123", "limits", "Declare it at the top level under limits."
         )
 
     def _declared(
@@ -220,7 +211,6 @@ class Reader:
         declared: Mapping[str, Any],
         code: str,
         kind: str,
-        others: list[str],
         remedy: str,
     ) -> str | None:
         """Return the name in ``spot`` if it is ``declared`` at the top level; None for an entry
@@ -232,11 +222,9 @@ class Reader:
         if name in declared:
             self.findings.mark_invalid(spot.path)  # its entry is reported
             return None
-        known = [*others, *(name for name in declared if name not in others)]
         if declared:
-            remedy = self.findings.source.did_you_mean(
-                name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}."
-            )
+            known = f"Known: {', '.join([*declared][:MAX_LISTED_NAMES])}."
+            remedy = self.findings.source.did_you_mean(name, declared, known)
         self.findings.error(
             spot, code, f"{spot}: {quoted(name)} is not one of the {kind} of the file", remedy
         )
@@ -246,7 +234,7 @@ class Reader:
         remedy = "Declare it at the top level under calendars."
         used = []
         for item in spot.children():
-            name = self._declared(item, self.calendars, "YS126", "calendars", [], remedy)
+            name = self._declared(item, self.calendars, "YS126", "calendars", remedy)
             if name is None or (calendar := self.calendars[name]) is None:
                 continue
             if spot.path[-1] == "only_on" and calendar.until is None:
@@ -263,7 +251,7 @@ class Reader:
     def notify(self, spot: Spot) -> tuple[str, ...] | None:
         remedy = "Declare it at the top level under notify."
         names = [
-            self._declared(item, self.targets, "YS128", "targets", [], remedy)
+            self._declared(item, self.targets, "YS128", "targets", remedy)
             for item in spot.children()
         ]
         return tuple(name for name in names if name) if self.findings.is_valid(spot) else None
@@ -282,7 +270,6 @@ READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {
     timedelta | None: Reader.duration,
     tuple[str, ...]: Reader.strings,
     dict[str, str]: Reader.mapping,
-    dict[str, float]: Reader.mapping,
     ExitCodes: Reader.exit_codes,
     Backoff: Reader.backoff,
     Output: Reader.output,
@@ -299,7 +286,6 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "timezone": Reader.timezone,
     "environments": Reader.job_environments,
     "payload": Reader.payload,
-    "executor": Reader.executor,
     "limit": Reader.limit,
     "notify": Reader.notify,
 }
@@ -365,44 +351,17 @@ def _build_job(
     environments = values.pop("environments", None)
     if environments is not None:
         values["enabled"] = values.get("enabled", True) and environment in environments
-    engine = reader.executors.get(values.get("executor", LOCAL))
-    if values.get("resources") and not isinstance(engine, DaskExecutor):
-        what = (
-            f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
-        )
-        reader.findings.error(
-            spot.child("resources").key,
-            "YS114",
-            what,
-            "Only executors of type dask know resources.",
-        )
-        return None
     targets = tuple((name, target) for name, target in reader.targets.items() if target is not None)
-    return Job(str(spot.path[-1]), paths=paths, engine=engine, targets=targets, **values)
+    return Job(str(spot.path[-1]), paths=paths, targets=targets, **values)
 
 
 def _check_isolation(values: dict[str, Any], own: Spot, findings: Findings) -> None:
-    """Report ``isolation: shared`` of a job without a handler on this host; from defaults it does
-    not apply to one.
-    """
-    if values.get("isolation") is not Isolation.SHARED:
-        return
-    if "command" in values:
-        why, remedy = "a command is a process of its own", "Remove one of the two."
-    elif values.get("executor", LOCAL) != LOCAL:
-        why, remedy = (
-            f"attempts on executor {values['executor']} do not share a process",
-            "Remove one of the two.",
-        )
-    else:
+    """Report ``isolation: shared`` of a command; from defaults it does not apply to one."""
+    if values.get("isolation") is not Isolation.SHARED or "command" not in values:
         return
     if "isolation" in own.value:
-        findings.error(
-            own.child("isolation"),
-            "YS122",
-            f"{own}: isolation: shared does not apply: {why}",
-            remedy,
-        )
+        what = f"{own}: isolation: shared does not apply: a command is a process of its own"
+        findings.error(own.child("isolation"), "YS122", what, "Remove one of the two.")
     else:
         values["isolation"] = Isolation.PROCESS
 

@@ -8,7 +8,6 @@ from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.text import quoted, truncate
@@ -160,8 +159,7 @@ _directory_obstacle, _program_obstacle = cache(directory_obstacle), cache(progra
 
 
 def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return what keeps the commands of enabled jobs from being started on this host; other
-    executors are elsewhere.
+    """Return what keeps the commands of enabled jobs from being started on this host.
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
@@ -185,7 +183,7 @@ def check_again(loaded: Loaded, calls: Calls, file: Path) -> list[Diagnostic]:
 def _check_calls(loaded: Loaded, calls: Calls, home: str, findings: Findings) -> None:
     """Report what is wrong with one job's command, in a file in the folder ``home``."""
     job = loaded.jobs.get(calls.job)
-    if not calls.command or (job is not None and not (job.enabled and job.executor == LOCAL)):
+    if not calls.command or (job is not None and not job.enabled):
         return
     program, env = calls.command[0], calls.env or {}
     folder = os.path.join(home, calls.cwd or "")

@@ -67,7 +67,7 @@ def _flow(value: Any) -> str:
 NESTED = ("payload", "env", "exit_codes", "output", "calendars")
 """Mappings whose keys are compared one by one."""
 SETTINGS = ("timezone", "environments", "retention", "paths", "limits", "notify")
-"""The keys of a file outside of jobs that are compared, without executors."""
+"""The keys of a file outside of jobs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def settings(file: Any) -> dict[str, Any]:
 
     ``file`` has the attributes of ``Loaded`` with these names.
     """
-    known = {key: getattr(file, key) for key in (*SETTINGS, "executors")}
+    known = {key: getattr(file, key) for key in SETTINGS}
     return {key: _json_value(value) for key, value in known.items() if value is not None}
 
 
@@ -131,10 +131,6 @@ def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
             yield from differences(before[key], after[key], f"{key}.")
         else:
             yield from differences({key: before[key]}, {key: after[key]})
-    if "executors" in before and "executors" in after:
-        old, new = before["executors"], after["executors"]
-        for name in {**new, **old}:
-            yield from differences(old.get(name, {}), new.get(name, {}), f"executors.{name}.")
 
 
 def _is_nested(change: FieldChange) -> bool:

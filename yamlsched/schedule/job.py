@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import date, timedelta
 from enum import Enum, StrEnum
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from yamlsched import durations
 from yamlsched.errors import CronError, ScheduleError
@@ -24,51 +24,6 @@ from yamlsched.timetable.calendars import Calendars, of_rows, to_rows, without_s
 from yamlsched.timetable.cron import Cron, parse_schedule, written
 from yamlsched.timetable.times import MAX_DURATION
 from yamlsched.timetable.zones import zone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorLimits:
-    """What every executor has. ``concurrency`` counts running runs, over all hosts."""
-
-    name: str
-    concurrency: int = 16
-    begin_within: timedelta = timedelta(minutes=15)
-
-    def _to_yaml(self, kind: str, **own: Any) -> dict[str, Any]:
-        """Return its keys as a file with everything written out has them."""
-        within = durations.show(self.begin_within)
-        return {"type": kind, **own, "concurrency": self.concurrency, "begin_within": within}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandExecutor(ExecutorLimits):
-    """An executor of ``type: command``: ``command``, followed by the agent, is started for each
-    attempt.
-
-    ``withdraw`` takes an attempt that has not begun out of the queue of the engine.
-    """
-
-    command: tuple[str, ...]
-    withdraw: tuple[str, ...] = ()
-
-    def to_yaml(self) -> dict[str, Any]:
-        withdraw = {"withdraw": list(self.withdraw)} if self.withdraw else {}
-        return self._to_yaml("command", command=list(self.command), **withdraw)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaskExecutor(ExecutorLimits):
-    """An executor of ``type: dask``: the scheduler at ``address`` has a worker of its cluster start
-    each agent.
-    """
-
-    address: str
-
-    def to_yaml(self) -> dict[str, Any]:
-        return self._to_yaml("dask", address=self.address)
-
-
-Engine: TypeAlias = CommandExecutor | DaskExecutor
 
 
 class Overlap(StrEnum):
@@ -195,8 +150,6 @@ class Job:
     stdin: str | None = None
     exit_codes: ExitCodes = ExitCodes()
     payload: dict[str, Any] = field(default_factory=dict)
-    executor: str = LOCAL
-    resources: dict[str, float] = field(default_factory=dict)
     requires_env: tuple[str, ...] = ()
     isolation: Isolation = Isolation.PROCESS
     enabled: bool = True
@@ -220,7 +173,6 @@ class Job:
     owner: str = ""
     tags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
-    engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
     is_followed: bool = False  # of the file: other jobs follow it
     targets: tuple[
         tuple[str, NotifyTarget], ...
@@ -258,10 +210,8 @@ class Job:
 
     @property
     def lane(self) -> str:
-        """The executor of a worker that its attempts go to: SHARED, or the name under
-        ``executor``.
-        """
-        return SHARED if self.isolation is Isolation.SHARED else self.executor
+        """The executor of a worker that its attempts go to: SHARED or LOCAL."""
+        return SHARED if self.isolation is Isolation.SHARED else LOCAL
 
 
 def to_row(job: Job) -> dict[str, Any]:
@@ -434,7 +384,7 @@ COLUMNS = {
         COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same))
     )
     for item in fields(Job)
-    if item.name not in ("paths", "engine", "is_followed", "targets")
+    if item.name not in ("paths", "is_followed", "targets")
 }
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {

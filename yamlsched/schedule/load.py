@@ -10,24 +10,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import build, schema_check, timezones
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
-from yamlsched.schedule.job import Engine, Isolation, Job, NotifyTarget, Retention
+from yamlsched.schedule.job import Isolation, Job, NotifyTarget, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import JOB_KEYS, NAME
 from yamlsched.schedule.settings import (
-    build_executors,
+    build_environments,
     build_limits,
     build_retention,
     build_targets,
 )
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
 from yamlsched.schedule.when import build_calendars
-from yamlsched.text import quoted
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,8 @@ class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file.
-    ``executors``, ``limits``, ``notify`` and ``jobs`` have those whose own entry is valid, with
-    what they inherit, despite errors elsewhere. ``root`` is the top-level mapping, None if there is
+    ``limits``, ``notify`` and ``jobs`` have those whose own entry is valid, with what they inherit,
+    despite errors elsewhere. ``root`` is the top-level mapping, None if there is
     none. ``root`` and ``findings`` are for further checks.
     """
 
@@ -67,7 +65,6 @@ class Loaded:
     environments: tuple[str, ...] = ()
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
-    executors: dict[str, Engine] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     notify: dict[str, NotifyTarget] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -135,9 +132,7 @@ class Loaded:
                 self._valid(job, "command") if "command" in entry else None,
                 self._valid(job, "env"),
                 self._valid(job, "cwd"),
-                "command" not in entry
-                and self._valid(job, "isolation") == Isolation.SHARED
-                and self._valid(job, "executor") in (None, LOCAL),
+                "command" not in entry and self._valid(job, "isolation") == Isolation.SHARED,
                 "cron" in entry or "crons" in entry,
                 not job.node.has_errors and entry.keys() <= JOB_KEYS.keys(),
             )
@@ -185,7 +180,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
 
     root = Spot(document)
     namespace, timezone = root.get("namespace"), root.get("timezone")
-    environments = _environments(root.get("environments"), environment, findings)
+    environments = build_environments(root.get("environments"), environment, findings)
     reader = build.Reader(findings, environments)
     reader.has_environment_list = "environments" in root.value
     reader.is_environment_list_closed = (
@@ -194,7 +189,6 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
     zone = reader.read(timezone) if timezone else "UTC"
     retention = build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, findings))
-    reader.executors = build_executors(root, reader)
     reader.limits = build_limits(root, reader)
     reader.calendars = build_calendars(root, findings)
     reader.targets = build_targets(root, reader)
@@ -206,9 +200,6 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         environments=environments,
         retention=retention,
         paths=paths,
-        executors={
-            name: executor for name, executor in reader.executors.items() if executor is not None
-        },
         limits={name: most for name, most in reader.limits.items() if most is not None},
         notify={name: target for name, target in reader.targets.items() if target is not None},
         # in another version, a job may mean something else
@@ -230,21 +221,6 @@ def _path_spots(root: Spot | None, findings: Findings) -> list[Spot]:
     return [
         item for item in items if isinstance(item.value, str) and item.path not in findings.invalid
     ]
-
-
-def _environments(
-    spot: Spot | None, environment: str | None, findings: Findings
-) -> tuple[str, ...]:
-    if spot is None or not isinstance(spot.value, list):
-        return ()
-    names = tuple(item.value for item in spot.value if isinstance(item.value, str))
-    if environment is not None and environment not in names:
-        message = f"environment {quoted(environment)} is not in the environments of the file"
-        remedy = findings.source.did_you_mean(
-            environment, names, "Add it here, or fix --env or YAMLSCHED_ENV."
-        )
-        findings.error(spot.key, "YS116", message, remedy)
-    return names
 
 
 def _diagnostics(findings: Findings) -> tuple[Diagnostic, ...]:

@@ -138,8 +138,6 @@ class Spot:
         path = self.path
         if path[:1] == ("jobs",) and len(path) > 1:
             base, rest = f"job {quoted(str(path[1]))}", path[2:]
-        elif path[:1] == ("executors",) and len(path) > 1:
-            base, rest = f"executor {quoted(str(path[1]))}", path[2:]
         elif path[:1] == ("limits",) and len(path) > 1:
             base, rest = f"limit {quoted(str(path[1]))}", path[2:]
         elif path[:1] == ("calendars",) and len(path) > 1:

@@ -27,10 +27,6 @@ NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
 PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]
 VARIABLE: str = JOB_KEYS["env"]["propertyNames"]["pattern"]
 EXIT_CODE: str = JOB_KEYS["exit_codes"]["properties"]["retry_after"]["propertyNames"]["pattern"]
-RESOURCE: str = JOB_KEYS["resources"]["propertyNames"]["pattern"]
-ADDRESS: str = SCHEMA["properties"]["executors"]["additionalProperties"]["properties"]["address"][
-    "pattern"
-]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
 DATE: str = JOB_KEYS["starts_on"]["pattern"]
 DATES: str = SCHEMA["properties"]["calendars"]["additionalProperties"]["properties"]["dates"][
@@ -119,8 +115,6 @@ def not_a_name(spot: Spot, findings: Findings) -> None:
     )
     if spot.path == ("namespace",):
         kind = "namespace"
-    elif spot.path[0] == "executors" or spot.path[-1] == "executor":
-        kind = "executor name"
     elif spot.path[0] == "limits" or spot.path[-1] == "limit":
         kind = "limit name"
     elif spot.path[0] == "calendars" or {"skip_on", "only_on"} & {*spot.path}:
@@ -203,19 +197,6 @@ def not_an_exit_code(spot: Spot, findings: Findings) -> None:
     findings.error(spot, "YS105", message, "Write a number from 0 to 255.")
 
 
-def not_a_resource(spot: Spot, findings: Findings) -> None:
-    message = f"{_mapping(spot)}: {quoted(spot.value)} is not a valid name of a resource"
-    findings.error(
-        spot, "YS106", message, "Use at most 63 letters, digits and . _ - only, such as GPU."
-    )
-
-
-def not_an_address(spot: Spot, findings: Findings) -> None:
-    message = f"{spot}: {quoted(spot.value)} is not the address of a Dask scheduler"
-    remedy = "Write for example tls://scheduler:8786, or tcp://127.0.0.1:8786 without TLS."
-    findings.error(spot, "YS106", message, remedy)
-
-
 def not_a_date(spot: Spot, findings: Findings) -> None:
     findings.error(
         spot,
@@ -237,8 +218,6 @@ PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     PATH: not_a_relative_path,
     VARIABLE: not_a_variable,
     EXIT_CODE: not_an_exit_code,
-    RESOURCE: not_a_resource,
-    ADDRESS: not_an_address,
     DATE: not_a_date,
     DATES: not_a_date,
 }

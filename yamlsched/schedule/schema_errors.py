@@ -87,12 +87,6 @@ MISSING = {
         "Add the Python function to call, for example handler: handlers.cleanup.run, or a command:"
         " [program]."
     ),
-    "type": (
-        "Write type: command with a program, for example command: [ssh, gpu1], or type: dask with"
-        " an address."
-    ),
-    "address": "Add the address of the Dask scheduler, for example address: tls://scheduler:8786",
-    "command": "Add the program that starts an attempt, for example command: [ssh, gpu1].",
     "dates": "Add its dates, for example dates: [2026-12-25, 2026-12-26].",
     "url_env": (
         "Add the name of the variable that has its address, for example url_env: OPS_NOTIFY_URL"

@@ -1,77 +1,28 @@
-"""Builds what a file says outside of its jobs: executors, each type with its own keys; limits;
-targets; retention.
-"""
+"""Builds what a file says outside of its jobs: environments, limits, targets, retention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-from yamlsched.runs.lifecycle import LOCAL, SHARED
 from yamlsched.schedule.build import Reader
-from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine, NotifyTarget, Retention
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.job import NotifyTarget, Retention
 from yamlsched.schedule.node import Spot
-from yamlsched.schedule.schema_errors import MISSING
 from yamlsched.text import quoted
 
 
-class Kind(NamedTuple):
-    """A type of executor: its class, and the key that only this type has and needs."""
-
-    build: Callable[..., Engine]
-    key: str
-    read: Callable[[Reader, Spot], Any]
-    optional: tuple[str, ...] = ()  # keys
-
-
-KINDS = {
-    "command": Kind(CommandExecutor, "command", Reader.strings, ("withdraw",)),
-    "dask": Kind(DaskExecutor, "address", lambda reader, spot: spot.value),
-}
-
-
-def build_executors(root: Spot, reader: Reader) -> dict[str, Engine | None]:
-    """Return the executors of the file; None for one whose entry is not valid."""
-    spot = root.get("executors")
-    if spot is None or not isinstance(spot.value, dict):
-        return {}
-    built: dict[str, Engine | None] = {}
-    for entry in spot.children():
-        name = str(entry.path[-1])
-        if name in (LOCAL, SHARED):
-            message = f"executors: {quoted(name)} is the name of processes of each host"
-            reader.findings.error(entry.key, "YS121", message, "Choose another name.")
-        elif reader.findings.is_valid(entry) and _has_keys_of_its_type(entry, reader):
-            kind = KINDS[entry.value["type"].value]
-            values: dict[str, Any] = {kind.key: kind.read(reader, entry.child(kind.key))}
-            if (most := entry.get("concurrency")) is not None:
-                values["concurrency"] = reader.integer(most)
-            if (within := entry.get("begin_within")) is not None:
-                values["begin_within"] = reader.duration(within)
-            values |= {
-                key: kind.read(reader, value)
-                for key in kind.optional
-                if (value := entry.get(key)) is not None
-            }
-            if values.get("begin_within", True) is not None:
-                built[name] = kind.build(name=name, **values)
-        built.setdefault(name, None)
-    return built
-
-
-def _has_keys_of_its_type(entry: Spot, reader: Reader) -> bool:
-    """Report keys of other types, and the missing key of its own."""
-    own: str = entry.value["type"].value
-    for name, key in (
-        (name, key) for name, kind in KINDS.items() for key in (kind.key, *kind.optional)
-    ):
-        if name != own and (child := entry.get(key)) is not None:
-            message = f"{entry}: an executor of type {own} has no key {quoted(key)}"
-            reader.findings.error(child.key, "YS102", message, f"Remove it, or write type: {name}.")
-    key = KINDS[own].key
-    if key not in entry.value and reader.findings.is_valid(entry):
-        reader.findings.error(entry.key, "YS103", f"{entry} has no key {quoted(key)}", MISSING[key])
-    return reader.findings.is_valid(entry)
+def build_environments(
+    spot: Spot | None, environment: str | None, findings: Findings
+) -> tuple[str, ...]:
+    """Return the names of the environments, and report that ``environment`` is not one of them."""
+    if spot is None or not isinstance(spot.value, list):
+        return ()
+    names = tuple(item.value for item in spot.value if isinstance(item.value, str))
+    if environment is not None and environment not in names:
+        message = f"environment {quoted(environment)} is not in the environments of the file"
+        remedy = findings.source.did_you_mean(
+            environment, names, "Add it here, or fix --env or YAMLSCHED_ENV."
+        )
+        findings.error(spot.key, "YS116", message, remedy)
+    return names
 
 
 def build_limits(root: Spot, reader: Reader) -> dict[str, int | None]:

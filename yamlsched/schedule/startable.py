@@ -7,13 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from yamlsched.schedule import commands, paths
 from yamlsched.schedule.commands import Obstacle
-from yamlsched.schedule.job import CommandExecutor, Job
+from yamlsched.schedule.job import Job
 from yamlsched.schedule.lookup import Sources, split_path
 from yamlsched.schedule.source import Finding
 
@@ -37,14 +36,13 @@ def lacks(
     imported.
 
     ``folders`` are those of --path; None skips the checks of modules, programs and directories.
-    What the attempt of an executor needs is not looked for here, only what submitting it needs.
     """
     host = _Host(file, environment)
     lacks: dict[str, Lack] = {}
     for name, job in jobs.items():
         if not job.enabled:
             continue
-        if job.engine is None and (reason := missing_variables(job, environment)):
+        if reason := missing_variables(job, environment):
             lacks[name] = Lack(reason, waits=True)
         elif folders is not None and (reason := host.obstacle(job, folders)):
             lacks[name] = Lack(reason)
@@ -75,10 +73,6 @@ class _Host:
 
     def obstacle(self, job: Job, folders: Sequence[str]) -> str:
         """Return why a job cannot be started; "" if nothing is known against it."""
-        if isinstance(job.engine, CommandExecutor):
-            return _text(self.program(job.engine.command[0], self.folder, self.search_path))
-        if job.engine is not None:
-            return "" if find_spec("distributed") else "Dask is not installed"
         if job.command:
             folder = os.path.join(self.folder, job.cwd or "")
             return _text(

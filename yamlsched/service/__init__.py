@@ -67,7 +67,6 @@ class Target:
     environment: str | None = None
     namespace: str | None = None
     handler_folders: tuple[str, ...] = ()
-    checks_handlers: bool = True
     may_migrate: bool = False
 
     def read_file(self) -> ScheduleFile:
@@ -75,9 +74,8 @@ class Target:
         cannot be read.
         """
         folders = tuple(map(os.path.realpath, self.handler_folders))
-        checked = folders if self.checks_handlers else None
         return replace(
-            ScheduleFile.read(self.file, self.environment, checked, self.namespace), folders=folders
+            ScheduleFile.read(self.file, self.environment, folders, self.namespace), folders=folders
         )
 
 

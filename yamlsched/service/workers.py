@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import log, registry
-from yamlsched.db import migrations
+from yamlsched.db import migrations, query
 from yamlsched.db.connection import escape_for
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
-from yamlsched.runs.lifecycle import SHARED
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set, own_variables
-from yamlsched.sync import lacks as lacks_store
 from yamlsched.sync import revision
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import names_for_log
@@ -66,18 +64,9 @@ def create_worker(
     executor = ProcessPool(workload, permits, events)
 
     def create_executor(name: str, workload: Workload) -> Executor:
-        if name == SHARED:
-            limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
-            shared_permits = registry.shared.BytePermits(folder / "shared", limit)
-            return registry.shared.SharedPool(workload, shared_permits, events)
-
-        engine = next(
-            job.engine
-            for job in workload.jobs.values()
-            if job.executor == name and job.engine is not None
-        )
-        place = (schedule.host, schedule.path)
-        return registry.remote.RemoteExecutor(name, engine, workload, events, place)
+        limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
+        shared_permits = registry.shared.BytePermits(folder / name, limit)
+        return registry.shared.SharedPool(workload, shared_permits, events)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
 
@@ -118,9 +107,21 @@ def startable(
 
     A job whose code is missing on every host stays: its runs end with the reason.
     """
-    place = (escape_for(connection, schedule.host), escape_for(connection, schedule.path))
+    place = {
+        "namespace": namespace,
+        "host": escape_for(connection, schedule.host),
+        "path": escape_for(connection, schedule.path),
+        "now": None,
+    }
     lacks = startable_jobs.lacks(jobs, schedule.real_file, schedule.handler_path, os.environ)
-    if added := lacks_store.record(connection, namespace, place, lacks):
+    parameters = {
+        "names": list(lacks),
+        "reasons": [lack.reason for lack in lacks.values()],
+        "waits": [lack.waits for lack in lacks.values()],
+    }
+    if added := query.fetch_column(
+        connection, query.load("lacks")["record"], {**place, **parameters}
+    ):
         names, reason = names_for_log(added), lacks[added[0]].reason
         log.warning(
             "jobs.not_startable",
@@ -130,7 +131,7 @@ def startable(
             see="yamlsched status",
         )
     if not all(lack.waits for lack in lacks.values()):
-        for name in lacks_store.lacked_everywhere(connection, namespace, place):
+        for name in query.fetch_column(connection, query.load("lacks")["lacked_everywhere"], place):
             lacks.pop(name, None)
     return {name: job for name, job in jobs.items() if name not in lacks}
 

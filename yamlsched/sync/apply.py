@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from yamlsched import log
-from yamlsched.db import query
 from yamlsched.db.connection import reason
 from yamlsched.schedule import checks, formats, load
 from yamlsched.schedule.checks import Checked
@@ -238,14 +237,6 @@ class FileSync:
             connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind
         )
         definitions.put_targets(connection, namespace, loaded.notify)
-        if engines := loaded.executors.values():
-            parameters = {
-                "names": [engine.name for engine in engines],
-                "numbers": [engine.concurrency for engine in engines],
-            }
-            connection.execute(
-                query.load("begins")["put_executors"], {"namespace": namespace, **parameters}
-            )
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
             files.mark_applied(

@@ -168,18 +168,6 @@ def _shown(field: str, value: Any) -> Any:
     return kept if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + "…"
 
 
-def _shown_settings(loaded: Loaded) -> dict[str, Any]:
-    """Return what a file says outside of its jobs, as it is recorded."""
-    settings = {
-        key: value for key, value in field_changes.settings(loaded).items() if key != "executors"
-    }
-    executors = {
-        name: {key: _shown(key, value) for key, value in executor.to_yaml().items()}
-        for name, executor in loaded.executors.items()
-    }
-    return {**settings, "executors": executors}
-
-
 def record(
     connection: Connection[Any],
     schedule: ScheduleFile,
@@ -193,7 +181,7 @@ def record(
         return text and escape_for(connection, text)
 
     namespace = str(loaded.namespace)
-    settings = _shown_settings(loaded)
+    settings = field_changes.settings(loaded)
     former = latest_settings(connection, namespace)
     fields = list(field_changes.of_settings(former, settings)) if former is not None else []
     recorded = insert_edit(

@@ -8,22 +8,19 @@ import asyncio
 import heapq
 import random
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.db.query import load
 from yamlsched.runs import claiming, follow
-from yamlsched.runs.lifecycle import LOCAL, SHARED, ClaimedRun, Outcome, Status
+from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
-from yamlsched.worker.tickets import Settled, settle
 
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
@@ -183,14 +180,10 @@ class Claims:
         token, gated_token = self._new_token(), self._new_token()
 
         async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
-            async with self._places(connection, limit) as (places, taken):
-                arguments = (connection, self._namespace, token, places, scope)
-                claimed, gated = await claiming.claim(
-                    *arguments, lane=self._lane, busy=busy, chance=random.random()
-                )
-                taken += claimed.runs
-            claimed.is_complete |= places == 0
-            return claimed, gated
+            arguments = (connection, self._namespace, token, limit, scope)
+            return await claiming.claim(
+                *arguments, lane=self._lane, busy=busy, chance=random.random()
+            )
 
         answer = await self._answer(ask, token)
         if answer is None:
@@ -201,11 +194,8 @@ class Claims:
         if gated:
 
             async def ask_gated(connection: Connection) -> bool:
-                async with self._places(connection, len(gated)) as (places, taken):
-                    before = len(claimed.runs)
-                    arguments = (connection, self._namespace, claimed, gated_token, gated[:places])
-                    await claiming.claim_gated(*arguments, revision=scope.revision)
-                    taken += claimed.runs[before:]
+                arguments = (connection, self._namespace, claimed, gated_token, gated)
+                await claiming.claim_gated(*arguments, revision=scope.revision)
                 return True
 
             claimed.is_complete = (
@@ -217,27 +207,6 @@ class Claims:
         self._is_exhausted = claimed.is_complete and not busy
         self._step_over(claimed)
         return claimed, sent_at
-
-    @asynccontextmanager
-    async def _places(
-        self, connection: Connection, limit: int
-    ) -> AsyncIterator[tuple[int, list[ClaimedRun]]]:
-        """Yield how many runs may be claimed, ``limit`` at most: for an executor, under its gate,
-        as it has room.
-        """
-        if self._lane in (LOCAL, SHARED):
-            yield limit, []
-            return
-        async with connection.transaction():
-            parameters = {"namespace": self._namespace, "executor": self._lane}
-            [(places,)] = await (
-                await connection.execute(load("begins")["places"], parameters)
-            ).fetchall()
-            if places is None:  # another claim or a sync has the gate
-                self.retry_in(LOOK_INTERVAL_SECONDS)
-            taken: list[ClaimedRun] = []
-            yield max(0, min(limit, places or 0)), taken
-            await connection.execute(load("begins")["occupy"], {"ids": [run.id for run in taken]})
 
     async def _settle(self, claimed: claiming.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
@@ -300,7 +269,7 @@ class Upkeep:
             report,
             attempts,
         )
-        self.next_at = self._complete_at = 0.0  # 0: at once, and before the worker ends
+        self.next_at = self._complete_at = 0.0  # 0: at once
 
     async def run_if_due(self) -> bool:
         """Do it, unless it is too early. Return whether runs may have become claimable."""
@@ -309,8 +278,7 @@ class Upkeep:
             return False
         is_complete, held = now >= self._complete_at, [attempt.run.id for attempt in self._attempts]
 
-        async def ask(connection: Connection) -> tuple[list[Settled], claiming.ReclaimResult, int]:
-            settled = await settle(connection, self._namespace, held)
+        async def ask(connection: Connection) -> tuple[claiming.ReclaimResult, int]:
             reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
             repaired = await claiming.sweep(connection, self._namespace)
             # slots that have become late, and what no claim has met
@@ -319,7 +287,7 @@ class Upkeep:
             repaired += followers.repaired
             for job, why in followers.failed:
                 log.error("slot.blocked", job=job, error=why)
-            return settled, reclaimed, repaired
+            return reclaimed, repaired
 
         try:
             answer = await answer_of(self._session, ask)
@@ -330,10 +298,8 @@ class Upkeep:
             return False
         if is_complete:
             self._complete_at = clock.now() + COMPLETE_INTERVAL_SECONDS
-        settled, reclaimed, repaired = answer
-        for outcome in settled:
-            self._report.note_outcome(*outcome)
+        reclaimed, repaired = answer
         self._report.note_reclaimed(reclaimed)
         if repaired:
             log.warning("runs.repaired", runs=repaired)
-        return bool(settled or reclaimed.lost or reclaimed.dead or repaired)
+        return bool(reclaimed.lost or reclaimed.dead or repaired)

@@ -1,8 +1,8 @@
 """What an executor is: attempts go in through ``submit``, and typed events come out.
 
 An executor is constructed with the ``EventQueue`` of its worker. Each submitted attempt leads to
-exactly one event: ``Succeeded``, ``Ended``, ``ReturnedUnstarted`` or ``Left``. The worker owns
-everything else: claims, leases, retries, outcomes.
+exactly one event: ``Succeeded``, ``Ended`` or ``ReturnedUnstarted``. The worker owns everything
+else: claims, leases, retries, outcomes.
 """
 
 from __future__ import annotations
@@ -42,21 +42,13 @@ class ReturnedUnstarted(NamedTuple):
     attempts: list[Attempt]
 
 
-class Left(NamedTuple):
-    """``attempt`` has begun elsewhere, or may have: its agent renews the lease, and any worker
-    applies its outcome.
-    """
-
-    attempt: Attempt
-
-
 class ExecutorFailed(NamedTuple):
     """The executor can start nothing at all."""
 
     error: EnvironmentFailed
 
 
-ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | Left | ExecutorFailed
+ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | ExecutorFailed
 
 
 class Capacity(NamedTuple):

@@ -35,9 +35,10 @@ from yamlsched.worker import clock, leases, live_output
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
-from yamlsched.worker.tickets import REJECTED
 
 MAX_BATCH = 1_000  # outcomes in one statement
+# SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
+REJECTED = ("22", "23", "54", "P0", "YS")
 # plain successes in one statement: larger ones are quicker, but all other work waits longer
 MAX_SUCCESS_BATCH = 2_000
 MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed

@@ -32,7 +32,6 @@ from yamlsched.worker.executor import (
     Executor,
     ExecutorEvent,
     ExecutorFailed,
-    Left,
     ReturnedUnstarted,
     Succeeded,
     wait,
@@ -194,17 +193,6 @@ class Worker:
                         attempt,
                         attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED),
                     )
-            case Left(attempt):
-                run = attempt.run
-                self.attempts.discard(attempt)
-                self.upkeep.next_at = 0.0  # it may have ended already
-                log.info(
-                    "attempt.begun",
-                    job=run.job_type,
-                    run=run.id,
-                    key=run.key,
-                    executor=attempt.lane,
-                )
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)

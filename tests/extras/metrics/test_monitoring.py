@@ -39,7 +39,6 @@ def printed(db: Db) -> Labels:
     a_file_row(db)
     in_an_hour = datetime.now(UTC) + timedelta(hours=1)
     job = a_job(db, owner="team-data", overlap="allow", next_slot_at=in_an_hour, after=["extract"])
-    a_job(db, "train", executor="batch")
     runs = {
         status: a_run(db, job, status)
         for status in ("queued", "running", "failed", "dead", "succeeded")

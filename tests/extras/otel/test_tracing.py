@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -315,41 +314,6 @@ def test_a_loop_exports_when_it_has_nothing_to_do(project: Project, receiver: Co
     loop.signal(signal.SIGTERM)
     assert loop.wait() == 0
     until(lambda: receiver.find("process fails"))
-
-
-def test_an_attempt_on_another_executor_sends_its_span_from_there(
-    project: Project, receiver: Collector
-) -> None:
-    # given an executor that starts agents here, with the variables of OpenTelemetry
-    (project.folder / "site").mkdir()
-    (project.folder / "site" / "sitecustomize.py").write_text(PATIENT)
-    variables = {
-        **receiver.environment,
-        **PROPAGATE,
-        "YAMLSCHED_DSN": project.dsn,
-        "PYTHONPATH": str(project.folder / "site"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-    (project.folder / "launch").write_text("".join(exports) + 'exec "$@"\n')
-    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch"]}}
-    project.sync(
-        **{
-            **JOBS,
-            "nothing": {"handler": "app.nothing", "executor": "engine", "lease": "30s", **BACKOFF},
-        }
-    )
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    project.db.execute("select yamlsched.enqueue('nothing', trace_context => %s)", [parent])
-
-    project.work()
-
-    found = receiver.one("process nothing")
-    assert (found.trace_id, found.parent_id) == (
-        "0af7651916cd43dd8448eb211c80319c",
-        "b7ad6b7169203331",
-    )
-    assert found.attributes["yamlsched.outcome"] == "succeeded"
 
 
 def test_a_run_that_names_a_trace_is_only_linked_to_it_by_a_worker_that_does_not_propagate(

@@ -11,7 +11,6 @@ from yamlsched.cli import FINDINGS, OK, Verbs, _filters
 from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.extras.doctor import Check, doctor, doctor_offline
 from yamlsched.extras.notify import checks as notify_checks
-from yamlsched.extras.remote import probe
 from yamlsched.schedule.load import Loaded
 from yamlsched.show import terminal
 from yamlsched.show.document import Document, Section
@@ -22,8 +21,8 @@ from yamlsched.show.document import Document, Section
     uses="file dsn env namespace",
     formats=FORMATS,
     help=(
-        "Check the setup and say what to fix. Covers the file, handlers, database, role, clocks,"
-        " ticks and executors. Exit 1 if a check fails."
+        "Check the setup and say what to fix. Covers the file, handlers, database, role, clocks"
+        " and ticks. Exit 1 if a check fails."
     ),
 )
 @_filters.path_option
@@ -64,7 +63,7 @@ def _plugins(loaded: Loaded | None) -> Iterator[Check]:
 
 
 def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Iterator[Check]:
-    """Check everything, with the database and the executors."""
+    """Check everything, with the database."""
     loaded, file_checks = doctor.schedule(settings.file, settings.env, paths)
     yield from file_checks
     is_valid = loaded is None or not loaded.has_errors
@@ -78,13 +77,12 @@ def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Itera
     )
     if loaded is not None:
         yield from doctor.archive(loaded, settings.file)
-        yield from probe.check(loaded, settings.file, paths, settings.database())
         yield from notify_checks.check(loaded, notify)
     yield from _plugins(loaded)
 
 
 def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
-    """Check what needs neither a database nor an executor."""
+    """Check what needs no database."""
     yield from doctor_offline.installation(settings.dsn)
     loaded, file_checks = doctor.schedule(settings.file, settings.env, paths, must_exist=True)
     yield from file_checks

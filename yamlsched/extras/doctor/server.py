@@ -25,7 +25,7 @@ REQUIRED_PRIVILEGES = {
     "SELECT": "database_identity migrations",
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
     "SELECT,INSERT,UPDATE": (
-        "attempt_begins attempt_outputs awaits gates job_definitions namespaces skipped_slots"
+        "attempt_outputs awaits gates job_definitions namespaces skipped_slots"
     ),
     "SELECT,INSERT,UPDATE,DELETE": (
         "attempt_progress effects job_runs lacks notifications notify_targets schedule_files"

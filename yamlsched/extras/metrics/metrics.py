@@ -119,9 +119,6 @@ HELP = {
     "repaired_runs": (
         "Runs that waited for nothing, and that a sweep let go. It stays 0 unless sessions die."
     ),
-    "executor_runs": (
-        "Runs by executor and state: due, queued in the engine, begun. Local runs are not counted."
-    ),
     "tick_age_seconds": "Time since a tick last presented a schedule.",
     "other_files": (
         "Versions of schedules.yaml that hosts present 10 minutes after a different one was"
@@ -175,7 +172,6 @@ JOB_VALUES = {
     "job_next_slot_timestamp_seconds": "next_slot_at",
 }
 """The gauges of active jobs, and the fields of ``JobValues`` that they show."""
-EXECUTOR_STATES = ("due", "queued", "begun")
 STATUSES = ("queued", "running", "failed", "dead")
 
 
@@ -208,28 +204,10 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
         *gauges(now, jobs, labels),
         *metric("repaired_runs", [(labels.of_namespace, runs) for runs in repaired]),
     ]
-    lines += metric("executor_runs", executor_runs(connection, namespace, now.now))
     lines += workers(namespace, now.workers)
     lines += recent_runs(ended, labels)
     lines += failed_attempts(failed, labels)
     return "\n".join([*lines, ""])
-
-
-def executor_runs(
-    connection: psycopg.Connection[Any], namespace: str, now: datetime
-) -> list[tuple[str, Value]]:
-    """Return how many runs of each executor are in each of ``EXECUTOR_STATES``."""
-    rows = connection.execute(
-        load("metrics")["executors"], {"namespace": namespace, "now": now}
-    ).fetchall()
-    return [
-        (
-            pairs({"namespace": namespace, "executor": row.executor, "state": state}),
-            getattr(row, state),
-        )
-        for row in rows
-        for state in EXECUTOR_STATES
-    ]
 
 
 def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[str]:

@@ -66,6 +66,5 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
         file.check(linter, calls)
     file.crowded_minutes(linter)
     file.ending_calendars(linter)
-    file.open_schedulers(linter)
     file.misspelt_tags(linter)
     return linter.findings.diagnostics()

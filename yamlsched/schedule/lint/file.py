@@ -26,7 +26,6 @@ EVERY_DAY = ("*", "*", "*")
 MAX_COMMON_TAGS = 10_000
 """More tags than this come from a program, which does not misspell them."""
 MIN_TAG_CHARS = 3
-PROTECTED = re.compile(r"tls:|tcp://(localhost|127\.[0-9.]+|\[::1\]):")
 
 
 def crowded_minutes(linter: Linter) -> None:
@@ -85,16 +84,6 @@ def ending_calendars(linter: Linter) -> None:
             linter.findings.warning(
                 spot, "YS433", what, "Add the dates that follow, and a later until."
             )
-
-
-def open_schedulers(linter: Linter) -> None:
-    """Report Dask schedulers that other hosts may reach without certificates."""
-    for name in linter.loaded.executors:
-        spot = linter.loaded.root.get("executors", name, "address") if linter.loaded.root else None
-        if spot is not None and not PROTECTED.match(spot.value):
-            what = f"{spot}: whoever reaches {quoted(spot.value)} can run code on this host"
-            remedy = "Write tls://, and set the certificates in Dask's configuration."
-            linter.findings.warning(spot, "YS434", what, remedy)
 
 
 def _on_busiest_date(jobs: list[Job]) -> list[Job]:

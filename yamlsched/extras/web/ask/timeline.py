@@ -64,7 +64,6 @@ class JobFacts:
     on_dead: str | None
     enabled: bool
     priority: str
-    executor: str
     isolation: str
     created_at: datetime
     updated_at: datetime
