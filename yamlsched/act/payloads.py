@@ -114,7 +114,7 @@ def check(
     Raises Refused if no call of the handler could succeed: the run would be dead at once.
     """
     known = taken(file, namespace, job, paths, is_own)
-    if known is not None and (
-        error := handlers.payload_problem(known.parameters, {**known.payload, **payload})
-    ):
-        raise Refused(f'job "{job}": {error}')
+    if known is None or known.parameters is None:
+        return
+    if fault := known.parameters.fault({**known.payload, **payload}):
+        raise Refused(f'job "{job}": {fault}')

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import Calls, Loaded
@@ -52,38 +52,39 @@ def _check_calls(loaded: Loaded, calls: Calls, sources: Sources, findings: Findi
             findings.report(spot, function)
         elif function is None:
             continue
+        elif is_generator(function.stub):
+            message = f"{spot}: {dotted} is a generator: calling it does nothing"
+            remedy = "Do the work without yield, or call it from a function that consumes it."
+            findings.error(spot, "YS306", message, remedy)
         elif key == "handler":
             if calls.is_shared:
                 _check_shared(dotted, spot, function, findings)
-            _check_payload(loaded, calls, spot, Parameters.of(dotted, function), findings)
-        elif not _takes_one(function):
-            message = f"{spot}: {function.name} must take one argument, the run that is dead"
-            findings.error(spot, "YS308", message, f"Write def {function.name}(run): ...")
+            _check_payload(loaded, calls, spot, Parameters.of(dotted, function.stub), findings)
+        elif not _takes_one(function.stub):
+            name = function.stub.__name__
+            message = f"{spot}: {name} must take one argument, the run that is dead"
+            findings.error(spot, "YS308", message, f"Write def {name}(run): ...")
 
 
-def _takes_one(function: Function) -> bool:
-    args = function.args
-    first = [*args.posonlyargs, *args.args][:1]
-    return bool(first or args.vararg) and all(arg in first for arg in _required(args))
+def is_generator(handler: Callable[..., object]) -> bool:
+    return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
 
 
-def _required(args: ast.arguments) -> list[ast.arg]:
-    positional = [*args.posonlyargs, *args.args]
-    by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    return [
-        *positional[: len(positional) - len(args.defaults)],
-        *(arg for arg, default in by_name if default is None),
-    ]
+def _takes_one(handler: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(handler).bind(object())
+    except TypeError:
+        return False
+    return True
 
 
 def _check_shared(dotted: str, spot: Spot, function: Function, findings: Findings) -> None:
     """Report a handler that cannot share a process, and one that had better not."""
-    if isinstance(function, ast.FunctionDef):
+    if not inspect.iscoroutinefunction(function.stub):
         message = f"{spot}: {dotted} is not an async def, which isolation: shared requires"
-        findings.error(
-            spot, "YS312", message, f"Write async def {function.name}, or isolation: process."
-        )
-    elif any(map(_raises_in_doubt, ast.walk(function))):
+        remedy = f"Write async def {function.stub.__name__}, or isolation: process."
+        findings.error(spot, "YS312", message, remedy)
+    elif re.search(r"\.once\(.*in_doubt='raise'", ast.unparse(function.node)):
         message = (
             f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process'
             " leaves it dead"
@@ -91,23 +92,10 @@ def _check_shared(dotted: str, spot: Spot, function: Function, findings: Finding
         findings.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
 
 
-def _raises_in_doubt(node: ast.AST) -> bool:
-    if not (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "once"
-    ):
-        return False
-    values = (keyword.value for keyword in node.keywords if keyword.arg == "in_doubt")
-    return any(isinstance(value, ast.Constant) and value.value == "raise" for value in values)
-
-
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(NamedTuple):
     """The parameters that a handler takes by name, except ``run``.
 
-    ``takes_any``: it has ``**kwargs``. ``by_position_only`` is the first parameter that only works
-    by position.
+    ``takes_any``: it has ``**kwargs``.
     """
 
     handler: str
@@ -115,21 +103,21 @@ class Parameters:
     required: list[str]
     takes_run: bool
     takes_any: bool
-    by_position_only: str | None
 
     @classmethod
-    def of(cls, handler: str, function: Function) -> Parameters:
-        args = function.args
-        names = [arg.arg for arg in (*args.args, *args.kwonlyargs)]
-        expected = [name for name in names if name != "run"]
-        required = _required(args)
+    def of(cls, dotted: str, handler: Callable[..., object]) -> Parameters:
+        every = inspect.signature(handler).parameters.values()
+        named = [
+            one.name for one in every if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        ]
+        positional = [one.name for one in every if one.kind is one.POSITIONAL_ONLY]
+        optional = {one.name for one in every if one.default is not one.empty} | {"run"}
         return cls(
-            handler,
-            expected,
-            [arg.arg for arg in required if arg.arg in expected],
-            "run" in names,
-            args.kwarg is not None,
-            next((arg.arg for arg in required if arg in args.posonlyargs), None),
+            dotted,
+            [name for name in named if name != "run"],
+            [name for name in (*positional, *named) if name not in optional],
+            "run" in named,
+            any(one.kind is one.VAR_KEYWORD for one in every),
         )
 
     def problem(self, key: str) -> Finding | None:
@@ -149,39 +137,24 @@ class Parameters:
         names = join_words(map(quoted, missing), "and")
         return f"{self.handler} requires {names}, which the payload does not contain"
 
+    def fault(self, payload: Collection[str], is_complete: bool = True) -> str:
+        """Return why every call with these payload keys fails; "" if one may succeed."""
+        for problem in filter(None, map(self.problem, payload)):
+            return f"{problem.message}. {problem.remedy}"
+        missing = self.missing(payload) if is_complete else []
+        return self.requires(missing) if missing else ""
+
 
 def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
     """Return what ``handler`` takes; None if its source does not determine it."""
     function = Sources(path).find(handler)
-    return Parameters.of(handler, function) if isinstance(function, Function) else None
-
-
-def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> str | None:
-    """Return why every call with these payload keys fails; None if it may succeed."""
-    if parameters is None:
-        return None
-    for problem in filter(None, map(parameters.problem, payload)):
-        return f"{problem.message}. {problem.remedy}"
-    missing = parameters.missing(payload)
-    return parameters.requires(missing) if missing else None
+    return Parameters.of(handler, function.stub) if isinstance(function, Function) else None
 
 
 def _check_payload(
     loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, findings: Findings
 ) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
-    if parameters.by_position_only:
-        message = (
-            f"{handler}: {parameters.handler} takes {quoted(parameters.by_position_only)} by"
-            " position only"
-        )
-        findings.error(
-            handler,
-            "YS306",
-            message,
-            "Payload keys are passed by name: remove the / from its parameters.",
-        )
-        return
     problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
     for key, problem in problems.items():
         findings.report(loaded.spot(calls.job, "payload", key).key, problem)
@@ -232,28 +205,17 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
         return f"importing {module} failed: {type(error).__name__}: {reason}"
     if not callable(handler):
         return f"{dotted} is not a function (got a {type(handler).__name__})"
-    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+    if is_generator(handler):
         return f"{dotted} is a generator: calling it does nothing"
-    if (
-        calls is not None
-        and calls.is_shared
-        and not inspect.iscoroutinefunction(inspect.unwrap(handler))
-    ):
+    if calls is None:
+        takes = _takes_one(handler)
+        return "" if takes else f"{dotted} must take one argument, the run that is dead"
+    if calls.is_shared and not inspect.iscoroutinefunction(inspect.unwrap(handler)):
         return f"{dotted} is not an async def, which isolation: shared requires"
+    if calls.payload is None:
+        return ""
     try:
-        signature = inspect.signature(handler)
+        parameters = Parameters.of(dotted, handler)
     except (TypeError, ValueError):
-        return ""
-    if calls is not None and calls.payload is None:
-        return ""
-    bind: Callable[..., object] = signature.bind
-    args, kwargs = [object()], dict[str, Any]()
-    if calls is not None:
-        run = {"run": None} if "run" in signature.parameters else {}
-        args, kwargs = [], {**(calls.payload or {}), **run}
-        bind = signature.bind if calls.has_cron and calls.is_whole else signature.bind_partial
-    try:
-        bind(*args, **kwargs)
-    except TypeError as error:
-        return f"{dotted} does not accept its arguments: {error}"
-    return ""
+        return ""  # some builtins have no signature
+    return parameters.fault(calls.payload, calls.has_cron and calls.is_whole)

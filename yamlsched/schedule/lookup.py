@@ -2,23 +2,26 @@
 
 Importing would run the project's code, and ``importlib.util.find_spec("a.b")`` runs the code of
 ``a``. A function is known if its module has one ``def`` with its name, without a decorator, and
-binds the name nowhere else. All else that a module may contain is unknown, and not an error.
+binds the name nowhere else. What is imported, decorated, assigned or made by a call is unknown, and
+not an error.
 """
 
 from __future__ import annotations
 
 import ast
-import re
+import dis
 import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from os.path import isdir, isfile  # unlike Path's, these do not raise if a folder cannot be read
 from pathlib import Path
 from pkgutil import iter_modules
+from types import CodeType, FunctionType
 from typing import NamedTuple
 
 from yamlsched.schedule.source import Finding
@@ -29,52 +32,77 @@ MAX_SOURCE_BYTES = 4 << 20
 MAX_CANDIDATES = 300
 """A misspelt name is compared with at most this many others."""
 MAX_LISTED = 12
-OWN_PACKAGES = {
-    "click",
-    "cron_descriptor",
-    "croniter",
-    "jsonschema",
-    "psycopg",
-    "psycopg_binary",
-    "rich",
-    "typing_extensions",
-    "tzdata",
-    "yaml",
-    "yamlsched",
-}
-"""What yamlsched imports, perhaps before a handler: no other module of that name can be imported.
-"""
-DYNAMIC = re.compile(
-    rb"\b(exec|eval|vars|setattr|delattr|(f_)?(globals|locals)|builtins|modules|update_wrapper"
-    rb"|extend_path|declare_namespace|meta_path|path_hooks"
-    rb"|__(path|getattr|dict|globals|builtins|signature|wrapped|defaults|kwdefaults|code)__)\b"
-)
-"""With one of these words, a module may change its names or its submodules unseen."""
+BINDINGS = {"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"}
+"""The instructions of a module or a class that bind its names, or end that."""
+DYNAMIC = {"__getattr__", "__path__", "declare_namespace", "exec", "globals", "locals", "modules"}
+DYNAMIC |= {"setattr", "vars"}
+"""A module that names one of these may have more than it defines, submodules too."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = Function | ast.ClassDef
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Function(NamedTuple):
+    """A function of the project: ``stub`` has its parameters, and defaults of None."""
+
+    stub: FunctionType
+    node: ast.AST
 
 
 class Code(NamedTuple):
     """What the body of a module or a class defines, and how often it binds each name."""
 
     definitions: dict[str, Definition]
+    codes: dict[str, CodeType]
     bound: Counter[str]
-    is_dynamic: bool = False
+    is_dynamic: bool
 
-    def find(self, name: str, owner: str) -> Definition | Finding | None:
+    @classmethod
+    def of(cls, body: list[ast.stmt]) -> Code:
+        code = compile(ast.Module(body, []), "", "exec", dont_inherit=True)
+        names = {name for part in _parts(code) for name in part.co_names}
+        return cls(
+            {node.name: node for node in body if isinstance(node, Definition)},
+            {part.co_name: part for part in code.co_consts if isinstance(part, CodeType)},
+            Counter(step.argval for step in dis.get_instructions(code) if step.opname in BINDINGS),
+            ("*",) in code.co_consts or not names.isdisjoint(DYNAMIC),
+        )
+
+    def find(self, name: str, owner: str) -> Function | Code | Finding | None:
         """Return the only definition of a name, why there is none, or None if that is unknown."""
-        if self.is_dynamic or name.startswith("__"):
+        node, code = self.definitions.get(name), self.codes.get(name)
+        if self.is_dynamic or self.bound[name] > 1 or (self.bound[name] and node is None):
             return None
-        if self.bound[name]:
-            only = self.definitions.get(name) if self.bound[name] == 1 else None
-            return None if only is None or only.decorator_list else only
-        definitions = sorted(self.definitions.items())
-        functions = [each for each, node in definitions if isinstance(node, Function)]
-        functions = [each for each in functions if not each.startswith("_")]
-        known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
-        remedy = did_you_mean(name, functions[:MAX_CANDIDATES], known)
-        return Finding("YS302", f"{owner} has no function {quoted(name)}", remedy)
+        if node is None:
+            functions = sorted(
+                each
+                for each, other in self.definitions.items()
+                if not isinstance(other, ast.ClassDef) and not each.startswith("_")
+            )
+            known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
+            remedy = did_you_mean(name, functions[:MAX_CANDIDATES], known)
+            return Finding("YS302", f"{owner} has no function {quoted(name)}", remedy)
+        if node.decorator_list or code is None:
+            return None
+        if isinstance(node, ast.ClassDef):
+            return None if node.bases or node.keywords else _body(node)
+        args = node.args
+        stub = FunctionType(code, {}, argdefs=(None,) * len(args.defaults))
+        by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        stub.__kwdefaults__ = {arg.arg: None for arg, default in by_name if default is not None}
+        return Function(stub, node)
+
+
+@lru_cache(64)
+def _body(definition: ast.ClassDef) -> Code:
+    return Code.of(definition.body)
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    """Yield a body, and those of the functions and classes in it."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _parts(part)
 
 
 class Sources:
@@ -84,7 +112,6 @@ class Sources:
         PathFinder.invalidate_caches()  # files may have changed
         self._path = list(map(str, path))
         self._read: dict[Path, Code | Finding | None] = {}
-        self._classes: dict[ast.ClassDef, Code] = {}
 
     def find(self, dotted: str) -> Function | Finding | None:
         """Return the function that a dotted path names, why there is none, or None if that is
@@ -94,36 +121,30 @@ class Sources:
         file = self._shadowed(module.partition(".")[0]) or self.module(module)
         if not isinstance(file, Path):
             return file
-        code = self._code(file)
-        if not isinstance(code, Code):
-            return code
-        first, _, method = name.partition(".")
-        if file.stem == "__init__" or isdir(file):
-            submodule = self.module(f"{module}.{first}")
-            if not isinstance(submodule, Finding):
-                if first in code.bound or method or self._is_dynamic(submodule):
-                    return None
-                message = f"{module}.{name} is a module, not a function"
-                remedy = f"Add the name of a function: {module}.{name}.function."
-                return Finding("YS306", message, remedy)
-        result = code.find(first, module)
-        if method and isinstance(result, ast.ClassDef):
-            if result.bases or result.keywords or "." in method:
-                return None
-            result = self._members(result).find(method, f"{module}:{first}")
-        elif method and isinstance(result, Function):
-            return None
-        if isinstance(result, Function) and _is_generator(result):
-            message = f"{name} of {module} is a generator: calling it does nothing"
-            remedy = "Do the work without yield, or call it from a function that consumes it."
+        found: Function | Code | Finding | None = self._code(file)
+        owner = module
+        for part in name.split("."):
+            if not isinstance(found, Code):
+                return None if isinstance(found, Function) else found
+            found, owner = found.find(part, owner), f"{owner}:{part}"
+        if (
+            isinstance(found, Finding)
+            and (file.stem == "__init__" or isdir(file))
+            and not isinstance(self.module(f"{module}.{name}"), Finding)
+        ):
+            message = f"{module}.{name} is a module, not a function"
+            remedy = f"Add the name of a function: {module}.{name}.function."
             return Finding("YS306", message, remedy)
-        return None if isinstance(result, ast.ClassDef) else result
+        return None if isinstance(found, Code) else found
+
+    def _code(self, file: Path) -> Code | Finding | None:
+        if file not in self._read:
+            self._read[file] = _parse(file)
+        return self._read[file]
 
     def module(self, name: str) -> Path | Finding | None:
         """Return the file of a module, or the folder of a package without one, or why there is
-        none.
-
-        None if it may exist.
+        none. None if its place is unknown.
         """
         parts = name.split(".")
         folders: list[str] | None = self._path
@@ -133,27 +154,19 @@ class Sources:
                 parent = ".".join(parts[:depth])
                 message = f"{parent} is a module, not a package"
                 remedy = f"Write a function of {parent}, or for a method {parent}:Class.method."
-                is_unknown = self._is_dynamic(file)
-                return None if is_unknown else Finding("YS303", message, remedy)
+                problem = Finding("YS303", message, remedy)
+                break
             spec = PathFinder.find_spec(part, folders) or (None if depth else _installed(part))
             if spec is None:
-                is_unknown = any(map(self._is_dynamic, parents))
-                return None if is_unknown else self._no_module(parts, depth, folders)
+                problem = self._no_module(parts, depth, folders)
+                break
             locations = spec.submodule_search_locations
             folders = None if locations is None else list(locations)
             file = _place(spec)
             parents.append(file)
-        return file
-
-    def _code(self, file: Path) -> Code | Finding | None:
-        if file not in self._read:
-            self._read[file] = _parse(file)
-        return self._read[file]
-
-    def _members(self, definition: ast.ClassDef) -> Code:
-        if definition not in self._classes:
-            self._classes[definition] = _body(definition.body)
-        return self._classes[definition]
+        else:
+            return file
+        return None if any(map(self._is_dynamic, parents)) else problem
 
     def _is_dynamic(self, file: Path | None) -> bool:
         code = self._code(file) if file else None
@@ -180,20 +193,15 @@ class Sources:
         return Finding("YS303", message, remedy)
 
     def _shadowed(self, name: str) -> Finding | None:
-        """Return the error for a top-level module of the project that has the name of
-        a library's.
-        """
-        is_of_python = name in sys.stdlib_module_names
-        if not is_of_python and name not in OWN_PACKAGES:
+        """Return the error for a top-level module of the project that has the name of Python's."""
+        if name not in sys.stdlib_module_names:
             return None
         place = _place(PathFinder.find_spec(name, self._path))
-        if place is None:
+        library = (Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
+        if place is None or any(folder in place.parents for folder in library):
             return None
-        if _is_of_python(place) if is_of_python else _place(_installed(name)) in (None, place):
-            return None
-        library = "a module of Python" if is_of_python else "a package that yamlsched uses"
         shown = place.name if place.stem == name and isfile(place) else f"the folder {name}"
-        message = f"{name} is also {library}, which may be imported instead of {shown}"
+        message = f"{name} is also a module of Python, which may be imported instead of {shown}"
         return Finding("YS313", message, f"Rename {shown}.")
 
 
@@ -221,68 +229,21 @@ def _place(spec: ModuleSpec | None) -> Path | None:
     return Path(place) if place else None
 
 
-def _is_of_python(place: Path) -> bool:
-    return any(Path(sysconfig.get_path(kind)) in place.parents for kind in ("stdlib", "platstdlib"))
-
-
 def _parse(file: Path) -> Code | Finding | None:
     """Return what a file defines, why it cannot be read, or None if its source is not there or too
     large.
     """
     if isdir(file):
-        return Code({}, Counter())  # a package without __init__.py
+        return Code.of([])  # a package without __init__.py
     if file.suffix != ".py" or not isfile(file):
         return None
     try:
         with open(file, "rb") as source, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns about escapes in the project's strings
             data = source.read(MAX_SOURCE_BYTES + 1)
-            if len(data) > MAX_SOURCE_BYTES:
-                return None
-            return _body(ast.parse(data).body, bool(DYNAMIC.search(data)))
+            return None if len(data) > MAX_SOURCE_BYTES else Code.of(ast.parse(data).body)
     except SyntaxError as error:
         line = f" line {error.lineno}" if error.lineno else ""
         return Finding("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
     except (OSError, ValueError, RecursionError, MemoryError):
         return Finding("YS307", f"{file.name} cannot be read as Python", "Fix the file.")
-
-
-def _walk(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield the nodes of a body, each with whether it is inside a function or a class."""
-    todo: list[tuple[ast.AST, bool]] = [(statement, False) for statement in body]
-    while todo:
-        node, is_inside = todo.pop()
-        yield node, is_inside
-        is_inside = is_inside or isinstance(node, Definition | ast.Lambda)
-        todo += [(child, is_inside) for child in ast.iter_child_nodes(node)]
-
-
-def _body(body: Sequence[ast.stmt], is_dynamic: bool = False) -> Code:
-    nodes = list(_walk(body))
-    bound = Counter(name for node, is_inside in nodes for name in _bound(node, is_inside))
-    own = (node for node, is_inside in nodes if not is_inside)
-    definitions = {node.name: node for node in own if isinstance(node, Definition)}
-    return Code(definitions, bound, is_dynamic or "*" in bound)
-
-
-def _bound(node: ast.AST, is_inside: bool) -> Iterable[str]:
-    """Return the names of a module or a class that a node may bind."""
-    match node:
-        case ast.Global(names=names):
-            return names
-        case ast.Attribute(attr=name, ctx=ast.Store() | ast.Del(), value=owner):
-            # the owner may be the module itself, or a function with another signature from here on
-            return (name, owner.id) if isinstance(owner, ast.Name) else (name,)
-        case _ if is_inside:
-            return ()
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-            return (name,)
-        case ast.alias(name=name, asname=other):
-            return (other or name.partition(".")[0],)
-    found: str | None = getattr(node, "name", None) or getattr(node, "rest", None)
-    return (found,) if found else ()  # by a definition, except or case
-
-
-def _is_generator(function: Function) -> bool:
-    own = (node for node, is_inside in _walk(function.body) if not is_inside)
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own)

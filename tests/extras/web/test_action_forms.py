@@ -186,7 +186,7 @@ def test_a_payload_is_checked_against_the_handler_on_the_pages_disk_which_is_rea
 ) -> None:
     # given a schedule whose handler must not be imported
     (tmp_path / "mail.py").write_text(
-        "raise SystemExit('imported')\ndef send(user_id, template='x'): ...\n"
+        "import sys\nsys.exit('imported')\ndef send(user_id, template='x'): ...\n"
     )
     file = tmp_path / "schedules.yaml"
     job = "  mail:\n    handler: mail:send\n    payload: {template: y}\n"

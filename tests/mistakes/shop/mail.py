@@ -57,9 +57,3 @@ class Mailer:
 
     def send(self) -> None:
         """Is one, and is not at the top level."""
-
-
-if SENDER:
-
-    def conditional(to: str) -> None:
-        """Is defined in a branch."""
