@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -142,35 +141,6 @@ def test_the_printed_migrations_create_the_same_tables(empty_dsn: str) -> None:
     assert (done.returncode, done.stdout) == (0, "the tables are up to date\n")
 
 
-def names(*modules: str) -> str:
-    """Return the names of modules that may be absent, as source: those that do not exist would always be."""
-    assert all(map(find_spec, modules))
-    return f"heavy = {modules}\n"
-
-
-def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_croniter_nor_rich(
-    own_dsn: str, tmp_path: Path
-) -> None:
-    (tmp_path / "schedules.yaml").write_text(
-        'version: 1\njobs:\n  yearly:\n    cron: "0 0 1 1 *"\n    handler: gc.collect\n'
-    )
-    assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
-    program = (
-        names("yaml", "jsonschema", "croniter", "rich", "yamlsched.worker", "yamlsched.extras")
-        + "import sys; from yamlsched.cli import main\n"
-        "try: main()\n"
-        "except SystemExit as end:\n"
-        "    print(end.code, [m for m in heavy if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "tick", "--dsn", own_dsn],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.stdout, done.stderr) == ("0 []\n", "")
-
-
 def test_garbage_is_collected_while_a_verb_runs_but_not_among_imports_and_not_at_the_end() -> None:
     program = (
         "import atexit, gc\n"
@@ -181,52 +151,6 @@ def test_garbage_is_collected_while_a_verb_runs_but_not_among_imports_and_not_at
     done = subprocess.run([sys.executable, "-c", program, "schema"], capture_output=True, text=True)
 
     assert done.stdout.splitlines()[-2:] == ["False True True", "True"], done
-
-
-def test_a_worker_imports_nothing_that_reads_a_file_syncs_or_executes_handlers_before_its_first_claim() -> (
-    None
-):
-    program = (
-        names("yaml", "yamlsched.schedule.load", "yamlsched.sync.apply", "yamlsched.sync.flow")
-        + names("yamlsched.worker.local.runner", "yamlsched.handler.run").replace("=", "+=")
-        + "import sys, yamlsched.cli.work, yamlsched.service.work, yamlsched.service.loop, yamlsched.service.workers\n"
-        "print([m for m in heavy if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-@pytest.mark.parametrize("verb", ["tick", "work"])
-def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files_and_its_children_nothing(
-    own_dsn: str, tmp_path: Path, verb: str
-) -> None:
-    (tmp_path / "shop.py").write_text(
-        "import sys\n\ndef run(): print(*sys.modules, file=open('modules', 'w'))\n"
-    )
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  now: {handler: shop.run}\n")
-    assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
-    assert yamlsched("enqueue", "now", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
-    program = (
-        names(
-            "yaml", "jsonschema", "croniter", "rich", "yamlsched.sync.apply", "yamlsched.sync.flow"
-        )
-        + names("yamlsched.schedule.checks", "yamlsched.schedule.lint").replace("=", "+=")
-        + "import sys; from yamlsched.cli import main\n"
-        "try: main()\n"
-        "except SystemExit as end: print(end.code, [m for m in heavy if m in sys.modules])\n"
-        "print(sorted(set(open('modules').read().split()) - set(sys.modules)))"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", program, verb, "--dsn", own_dsn],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-
-    assert done.stdout == "0 ['yaml']\n['shop']\n"
-    assert "attempt.succeeded job=now" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["diff", "explain", "init", "next", "schema", "validate"])

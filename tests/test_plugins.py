@@ -15,8 +15,9 @@ import pytest
 
 from support import guides
 from support.command_line import Cli, command_line
-from yamlsched import plugins, registry
+from yamlsched import plugins
 from yamlsched.cli import cli as root
+from yamlsched.entry_points import may_have_plugins
 
 SCHEDULE = """\
 version: 1
@@ -506,6 +507,47 @@ def attempt_ended(run, status, seconds, error_type):
 """
 
 
+NOTES = f"""\
+import asyncio, os
+{IMPORTS}
+def note(*words):
+    with open(os.environ["NOTED"], "a") as file:
+        print(*words, file=file)
+@hookimpl
+def worker_started(worker, environment):
+    return [beside]
+async def beside(worker):
+    note("worker", worker.workload.namespace)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        note("worker ends")
+@hookimpl
+def tick_ended(environment, namespace, is_healthy, skipped):
+    return lambda: note("tick", environment, namespace, is_healthy)
+@hookimpl
+def run_enqueued(job, count, namespace, key):
+    note("enqueue", job, count, namespace, key)
+    return lambda ids, error: note("enqueued", len(ids), type(error).__name__)
+@hookimpl
+def handler_started(run, namespace, redact):
+    note("handler", run.job_type, namespace, redact(os.environ["YAMLSCHED_DSN"]) == "")
+    return lambda end: note("handler ends", run.job_type, (end and end.error_type) or None)
+@hookimpl
+def trace_context():
+    return "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1"
+@hookimpl
+def process_exiting():
+    note("process exits")
+"""
+WORKS = """\
+version: 1
+jobs:
+  fans: {handler: fans.run, max_attempts: 1}
+  shows: {command: ["/bin/sh", "-c", 'echo "$TRACEPARENT $TRACESTATE"; exit 3'], max_attempts: 1}
+"""
+
+
 def a_tick(folder: Path, dsn: str) -> subprocess.CompletedProcess[str]:
     """Run what is due, in a process whose installed packages are those of ``install``."""
     environment = {**os.environ, "PYTHONPATH": str(folder.parent / "site"), "YAMLSCHED_DSN": dsn}
@@ -542,6 +584,82 @@ def test_the_hooks_about_attempts_are_called_for_each_attempt(
         "succeeded good float None",
         "succeeded good float None",
     ]
+
+
+@pytest.mark.story
+def test_the_hooks_about_workers_handlers_and_what_is_enqueued_are_called(
+    cli: Cli,
+    install: Install,
+    own_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    db_of: Callable[[str], Any],
+) -> None:
+    # given a handler that enqueues a command, and a plugin with all hooks about execution
+    Path("fans.py").write_text("def run(run): run.enqueue('shows', key='one')\n")
+    Path("schedules.yaml").write_text(WORKS)
+    assert cli("sync", "-q", "--skip-handler-checks").code == 0
+    assert cli("enqueue", "fans").code == 0
+    monkeypatch.setenv("NOTED", str(Path.cwd() / "noted"))
+    monkeypatch.setenv("YAMLSCHED_TRACE_PROPAGATE", "1")
+    monkeypatch.setenv("YAMLSCHED_ENV", "")
+    install(NOTES)
+
+    # when a tick runs both
+    done = a_tick(Path.cwd(), own_dsn)
+
+    # then each hook is called where it says
+    assert failures(done.stderr) == []
+    noted = Path("noted").read_text().splitlines()
+    handled = [line for line in noted if line.startswith(("handler", "enqueue"))]
+    assert handled == [
+        "handler fans default False",
+        "enqueue shows 1 default one",
+        "enqueued 0 NoneType",
+        "handler ends fans None",
+        "handler shows default False",
+        "handler ends shows exit code 3",
+    ]
+    assert noted[0] == "worker default"
+    assert noted.index("worker ends") < noted.index("process exits")
+    assert noted[-1] == "tick None default False"
+    [kept] = db_of(own_dsn).execute(
+        "select trace_context from yamlsched.job_runs where job_type = 'shows'"
+    )
+    assert kept[0] == "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1"
+    [printed] = db_of(own_dsn).execute("select output from yamlsched.attempt_outputs")
+    assert printed[0].strip() == kept[0]
+
+
+@pytest.mark.story
+@pytest.mark.usefixtures("enqueued")
+@pytest.mark.parametrize(
+    ("hook", "code"),
+    [
+        ("worker_started", FAILS),
+        ("worker_started", "return [fails]"),
+        ("tick_ended", FAILS),
+        ("tick_ended", "return lambda: 1 / 0"),
+        ("handler_started", FAILS),
+        ("handler_started", "return lambda end: 1 / 0"),
+        ("trace_context", FAILS),
+        ("process_exiting", FAILS),
+    ],
+)
+def test_a_plugin_that_fails_in_a_hook_about_execution_changes_no_run(
+    install: Install, own_dsn: str, db_of: Callable[[str], Any], hook: str, code: str
+) -> None:
+    install(f"{IMPORTS}async def fails(worker): 1 / 0\n@hookimpl\ndef {hook}():\n    {code}\n")
+
+    done = a_tick(Path.cwd(), own_dsn)
+
+    assert done.returncode == 1
+    assert " plugin.failed " in done.stderr or hook in ("handler_started", "trace_context")
+    rows = (
+        db_of(own_dsn)
+        .execute("select status, count(*) from yamlsched.job_runs group by 1 order by 1")
+        .fetchall()
+    )
+    assert [tuple(row) for row in rows] == [("dead", 1), ("succeeded", 2)]
 
 
 @pytest.mark.story
@@ -610,7 +728,7 @@ def test_a_worker_reads_all_entry_points_only_if_a_package_may_have_one_for_yaml
     (tmp_path / "empty-1.dist-info").mkdir()
     monkeypatch.setattr(sys, "path", ["/no/such/folder", str(tmp_path)])
 
-    assert registry.has_plugins() is expected
+    assert may_have_plugins() is expected
 
 
 def test_a_worker_reads_all_entry_points_if_it_imports_from_an_archive(
@@ -619,4 +737,4 @@ def test_a_worker_reads_all_entry_points_if_it_imports_from_an_archive(
     (tmp_path / "all.zip").write_bytes(b"")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "all.zip")])
 
-    assert registry.has_plugins()
+    assert may_have_plugins()

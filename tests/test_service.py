@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import yamlsched.service
 from yamlsched.cli import cli
 from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.extras.monitors import outbox
 from yamlsched.service import Target, WorkOptions
 from yamlsched.service.loop import FollowedFile, SyncTask
 from yamlsched.service.sync import sync
@@ -111,15 +112,14 @@ def test_a_loop_whose_file_is_gone_syncs_at_the_next_minute_of_the_database(
 def test_a_heartbeat_reports_a_tick_that_could_not_start(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[bool | None] = []
-    monkeypatch.setattr(
-        "yamlsched.service.tick.send_to_monitors", lambda *given: sent.append(given[-1])
-    )
+    sent: list[tuple[object, ...]] = []
+    monkeypatch.setenv("YAMLSCHED_HEARTBEAT_URL", "http://localhost:1/")
+    monkeypatch.setattr(outbox, "report_tick", lambda *given: sent.append(given))
 
     with pytest.raises(EnvironmentFailed, match="cannot be read"):
         tick(target, WorkOptions(), print)
 
-    assert sent == [False]
+    assert sent == [(None, None, False, set())]
 
 
 @pytest.mark.parametrize(

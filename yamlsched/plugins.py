@@ -4,36 +4,40 @@
 group ``yamlsched``, which names a module with functions marked ``@hookimpl``. A plugin that fails
 is logged and stops nothing.
 
-Importing pluggy takes 8 ms, and reading the entry points of 140 packages 30 ms. So an idle tick
-imports nothing of this (``registry.plugins``), and the commands of our extras need no entry points.
+The engine names no extra: it calls these hooks, and ``extras/plugin.py`` implements them for our
+extras.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property, partial
 from importlib import import_module, metadata
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import pluggy
 
 from yamlsched import log
+from yamlsched.entry_points import may_have_plugins
 from yamlsched.errors import EnvironmentFailed, NoDatabase, YamlschedError
 from yamlsched.text import PLUGIN_CODE
 
 if TYPE_CHECKING:
-    from yamlsched.runs.lifecycle import ClaimedRun
+    from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun
     from yamlsched.schedule.load import Loaded
+    from yamlsched.worker.worker import Worker
 
 GROUP = "yamlsched"
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
+WorkerTask: TypeAlias = "Callable[[Worker], Coroutine[Any, Any, None]]"
+"""Is executed beside a worker until the worker ends."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,69 @@ class Hooks:
         ``status`` is the state of the run: succeeded, failed if it is retried, dead, or queued if
         it was released. ``seconds`` is how long the attempt executed; None if that is unknown.
         """
+
+    @hookspec
+    def worker_started(  # type: ignore[empty-body]
+        self, worker: Worker, environment: str | None
+    ) -> Iterable[WorkerTask]:
+        """Return what is executed beside ``worker``, and cancelled when that ends.
+
+        Each is an ``async def`` with the worker as its argument. The worker has claimed nothing
+        yet, and has no processes. ``environment`` is that of --env.
+        """
+
+    @hookspec
+    def tick_ended(
+        self,
+        environment: str | None,
+        namespace: str | None,
+        is_healthy: bool,
+        skipped: Collection[str],
+    ) -> Callable[[], None] | None:
+        """Return a function that reports a tick, or a sync of ``work --loop``; None: nothing to do.
+
+        It is called at once, in a loop by a process of its own, which has 20 seconds. A tick with
+        findings is not healthy. ``skipped`` are jobs with slots that a calendar skips.
+        ``namespace`` is None if it is not known.
+        """
+
+    @hookspec
+    def messages_due(self, dsn: str, namespace: str, variables: Mapping[str, str]) -> None:
+        """Send the notifications that are due at the end of a tick.
+
+        ``variables`` are those that this host has, by the names of their targets.
+        """
+
+    @hookspec
+    def run_enqueued(
+        self, job: str, count: int, namespace: str | None, key: str | None
+    ) -> Callable[[Sequence[int | None], BaseException | None], None] | None:
+        """Note that ``count`` runs of ``job`` are to be enqueued, by an application or a handler.
+
+        A function, if that is returned, is called afterwards, in the same thread or task, with the
+        ids of the runs, as far as they are known, and with the error.
+        """
+
+    @hookspec
+    def handler_started(
+        self, run: ClaimedRun, namespace: str, redact: Callable[[str], str]
+    ) -> Callable[[AttemptEnd | None], None] | None:
+        """Note that an attempt is to be executed, in its own process and task.
+
+        The handler's module has been imported. A function, if that is returned, is called with the
+        end of the attempt; None: the handler returned nothing. ``redact`` masks passwords.
+        """
+
+    @hookspec
+    def trace_context(self) -> str | None:
+        """Return the W3C trace context of the current span: traceparent, perhaps with tracestate.
+
+        Runs that are enqueued keep it, and commands get it.
+        """
+
+    @hookspec
+    def process_exiting(self) -> None:
+        """Export what is left: this process, which has executed handlers, is about to exit."""
 
     @hookspec
     def database(self, file: Path, is_requested: bool) -> AbstractContextManager[str] | None:
@@ -157,7 +224,7 @@ class Plugin:
             self.manager.register(entry.load(), self.name)
             self.manager.check_pending()
 
-    @property
+    @cached_property
     def hooks(self) -> list[str]:
         """The hooks that it implements."""
         callers = {name: getattr(self.manager.hook, name) for name in vars(Hooks) if name[0] != "_"}
@@ -165,9 +232,11 @@ class Plugin:
 
     def answers(self, hook: str, **arguments: Any) -> list[Any]:
         """Call a hook, and return what is not None; nothing if it fails."""
-        with self.guard(hook):
+        try:
             return list(getattr(self.manager.hook, hook)(**arguments))
-        return []
+        except (Exception, SystemExit) as error:
+            self._handle(hook, error)
+            return []
 
     @contextmanager
     def guard(self, hook: str) -> Iterator[None]:
@@ -175,10 +244,13 @@ class Plugin:
         try:
             yield
         except (Exception, SystemExit) as error:
-            is_answer = hook == "database" and isinstance(error, YamlschedError)
-            if self.name == OWN_PLUGIN or is_answer:
-                raise
-            self.fail(hook, _describe(error))
+            self._handle(hook, error)
+
+    def _handle(self, hook: str, error: BaseException) -> None:
+        is_answer = hook == "database" and isinstance(error, YamlschedError)
+        if self.name == OWN_PLUGIN or is_answer:
+            raise error
+        self.fail(hook, _describe(error))
 
     def fail(self, hook: str, error: str) -> None:
         """Log a failure."""
@@ -202,6 +274,8 @@ def own() -> Plugin:
 @cache
 def installed() -> list[Plugin]:
     """Return the installed plugins by package, also those that cannot be imported."""
+    if not may_have_plugins():
+        return []
     entries = [(_package(entry), entry) for entry in metadata.entry_points(group=GROUP)]
     entries.sort(key=lambda pair: (pair[0], pair[1].name))
     plugins = [Plugin(*package) for package, _ in entries]
@@ -218,6 +292,55 @@ def _package(entry: metadata.EntryPoint) -> tuple[str, str]:
     with suppress(Exception):  # the metadata is incomplete: which error that is depends on Python
         name, version = entry.dist and entry.dist.name, entry.dist and entry.dist.version
     return str(name or entry.name)[:MAX_NAME_CHARS], str(version or "?")[:MAX_NAME_CHARS]
+
+
+def answers(hook: str, **arguments: Any) -> list[Any]:
+    """Call a hook of all plugins, and return what is not None."""
+    return [
+        answer
+        for plugin in (*installed(), own())
+        if hook in plugin.hooks
+        for answer in plugin.answers(hook, **arguments)
+    ]
+
+
+def start(hook: str, **arguments: Any) -> Callable[..., None] | None:
+    """Call a hook whose answers are functions to call at the end; return one that calls them all,
+    or None. A function that fails is logged.
+    """
+    ends = [
+        (plugin, answer)
+        for plugin in (*installed(), own())
+        if hook in plugin.hooks
+        for answer in plugin.answers(hook, **arguments)
+    ]
+
+    def end(*results: Any) -> None:
+        for plugin, function in ends:
+            with plugin.guard(hook):
+                function(*results)
+
+    return end if ends else None
+
+
+def worker_tasks(worker: Worker, environment: str | None) -> list[WorkerTask]:
+    """Return what plugins execute beside a worker."""
+    tasks: list[WorkerTask] = []
+    for plugin in (*installed(), own()):
+        for answer in plugin.answers("worker_started", worker=worker, environment=environment):
+            with plugin.guard("worker_started"):
+                tasks += [partial(_execute, plugin, task) for task in answer]
+    return tasks
+
+
+async def _execute(plugin: Plugin, task: WorkerTask, worker: Worker) -> None:
+    with plugin.guard("worker_started"):
+        await task(worker)
+
+
+def trace_context() -> str | None:
+    """Return the trace context of the current span, if a plugin knows of one."""
+    return next(iter(answers("trace_context")), None)
 
 
 def own_verbs() -> dict[str, PluginVerb]:

@@ -26,10 +26,11 @@ from typing import Any, BinaryIO
 import psycopg
 from psycopg.rows import scalar_row
 
-from yamlsched import log, registry
+from yamlsched import log
 from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Retention
+from yamlsched.schedule.load import load as load_file
 from yamlsched.sync import definitions, files
 from yamlsched.text import names_for_log
 
@@ -90,7 +91,7 @@ def own_archive(data: bytes, file: Path, namespace: str) -> FolderArchive | None
 
     Only the host's own file says where something is written: a row in the database never does.
     """
-    folder = registry.load.load(data, str(file), None).retention.archive
+    folder = load_file(data, str(file), None).retention.archive
     return None if folder is None else FolderArchive(file.resolve().parent / folder, namespace)
 
 

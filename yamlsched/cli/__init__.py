@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from yamlsched import __version__, registry
+from yamlsched import __version__, plugins
 from yamlsched import (
     log as event_log,
 )  # `log` is a verb: its module becomes an attribute of this package
@@ -114,12 +114,12 @@ class Verbs(VerbGroup):
 
     @cached_property
     def _own(self) -> dict[str, PluginVerb]:
-        return registry.plugins.own_verbs()
+        return plugins.own_verbs()
 
     @cached_property
     def installed(self) -> dict[str, PluginVerb]:
         """The commands of installed plugins, by name."""
-        return registry.plugins.installed_verbs([*self._modules, *self._own])
+        return plugins.installed_verbs([*self._modules, *self._own])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched import registry
+from yamlsched import plugins
 
 if TYPE_CHECKING:
     import psycopg
@@ -60,7 +60,7 @@ class Settings:
         if self.dsn and self.dsn != "embedded":
             yield self.dsn
             return
-        with registry.plugins.database(self.file, self.dsn == "embedded") as dsn:
+        with plugins.database(self.file, self.dsn == "embedded") as dsn:
             yield dsn
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from yamlsched import durations, registry
+from yamlsched import durations, plugins
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import Payload
@@ -29,8 +29,6 @@ from yamlsched.schedule.paths import search_path
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.testing import FakeRun, UpstreamRun, call, claimed
 from yamlsched.text import did_you_mean
-
-MAX_EXPORT_SECONDS = 5.0
 
 
 @click.command(
@@ -108,18 +106,18 @@ def command(
             connection = stack.enter_context(settings.connect(for_handler=True))
         run = FakeRun(**fields, connection=connection, dsn=dsn)
         run.backend.report = stack.enter_context(_shown_progress())
-        span = None
+        on_end = None
         try:
             handler = resolve(entry.handler)
             mismatch = payload_mismatch(
                 handler, entry.handler, tuple(run.payload), takes_run(handler)
             )
-            span = None if mismatch else _span(run, dsn)
+            on_end = None if mismatch else _note_start(run, dsn)
             result = None if mismatch else call(handler, run)
-            _finish(span, None)
+            _note_end(on_end, None)
         except Exception as error:  # the author of the handler wants to see its traceback
-            _finish(
-                span,
+            _note_end(
+                on_end,
                 AttemptEnd(
                     EndKind.RAISED, str(error), type(error).__name__, traceback.format_exc()
                 ),
@@ -170,10 +168,10 @@ def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, _exit)
     options = {"stdout": sys.stderr.fileno()} if settings.wants_json else {}
-    span = _span(run, "")
+    on_end = _note_start(run, "")
     called = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)
     end, outcome = called.end, called.outcome
-    _finish(span, end)
+    _note_end(on_end, end)
     error = error_text(end.error_type, end.error) or end.error_type
     if settings.wants_json:
         answer = {
@@ -191,17 +189,20 @@ def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
     return 1
 
 
-def _span(run: FakeRun, dsn: str) -> registry.tracing.Attempting | None:
-    """Start the span of the call, as a worker does for an attempt."""
-    return registry.tracing.process(
-        claimed(run), run.backend.namespace, redactor(dsn), registry.tracing.is_requested()
+def _note_start(run: FakeRun, dsn: str) -> Callable[[AttemptEnd | None], None] | None:
+    """Tell plugins of the call, as a worker does of an attempt."""
+    return plugins.start(
+        "handler_started",
+        run=claimed(run),
+        namespace=run.backend.namespace,
+        redact=redactor(dsn),
     )
 
 
-def _finish(span: registry.tracing.Attempting | None, end: AttemptEnd | None) -> None:
-    if span is not None:
-        span.finish(end)
-        registry.tracing.flush_all(MAX_EXPORT_SECONDS)
+def _note_end(on_end: Callable[[AttemptEnd | None], None] | None, end: AttemptEnd | None) -> None:
+    if on_end is not None:
+        on_end(end)
+        plugins.answers("process_exiting")
 
 
 def _exit(number: int, frame: object) -> NoReturn:

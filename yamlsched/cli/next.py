@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched import registry
 from yamlsched.cli import OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
 from yamlsched.show import terminal
 from yamlsched.timetable.times import TimeInput
+from yamlsched.timetable.words import in_words
 
 if TYPE_CHECKING:
     from yamlsched.schedule.load import Loaded
@@ -125,7 +125,7 @@ def command(
             else "no slots"
         )
     else:
-        if len(jobs) == 1 and (words := registry.words.in_words(jobs[0].cron, jobs[0].timezone)):
+        if len(jobs) == 1 and (words := in_words(jobs[0].cron, jobs[0].timezone)):
             click.echo(f"{words}\n")
         click.echo(_table(list(coming), with_jobs=job is None and expression is None))
     return code

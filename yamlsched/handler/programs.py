@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any, Literal, NamedTuple
 
-from yamlsched import registry
+from yamlsched import plugins
 from yamlsched.db.dsn import OWN_VARIABLES
 from yamlsched.durations import show
 from yamlsched.jsonb import stored_bytes
@@ -90,6 +90,15 @@ class Called(NamedTuple):
         return "dead" if self.end.kind is EndKind.DISCARDED else "failed"
 
 
+def _trace(run: ClaimedRun) -> dict[str, str]:
+    """Return the variables that name the trace of a program: that of the current span, else that of
+    the run.
+    """
+    parent, _, state = (plugins.trace_context() or run.trace_context or "").partition(" ")
+    variables = {"TRACEPARENT": parent, "TRACESTATE": state}
+    return {name: value for name, value in variables.items() if value}
+
+
 def bounded_upstream(text: str) -> str:
     """Return what a run has waited for, without the largest results if they do not fit into a
     variable.
@@ -147,7 +156,7 @@ class Program(NamedTuple):
         }
         if run.upstream:
             of_run["YAMLSCHED_UPSTREAM"] = bounded_upstream(run.upstream)
-        variables = {**self.env, **of_run, **registry.tracing.environment(run)}
+        variables = {**self.env, **of_run, **_trace(run)}
         encoded = {name.encode(): value.encode() for name, value in variables.items()}
         return {**kept, **encoded}
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import psycopg
 
-from yamlsched import jsonb, registry
+from yamlsched import jsonb
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handler import once
 from yamlsched.handler.backends import Backend
@@ -274,9 +274,8 @@ class Run:
             self.state.enqueued,
         )
         count = len(batch.payloads)
-        with registry.tracing.send(
-            str(job), count, self.backend.namespace, batch.keys[0] if count == 1 else None
-        ) as sending:
+        key = batch.keys[0] if count == 1 else None
+        with client.enqueuing(str(job), count, self.backend.namespace, key) as sending:
             batch = batch._replace(trace_contexts=sending.contexts(count))
         last = enqueued[-1] if len(enqueued) > (self.state.transaction_start or 0) else None
         if last is not None and last.can_join(batch):

@@ -7,16 +7,18 @@ an error there aborts the transaction.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args, overload
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from yamlsched import durations, registry
+from yamlsched import durations, plugins
 from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsonb import encode, encode_flat, problems, string_problem
@@ -38,6 +40,8 @@ PRIORITIES = get_args(PriorityName)
 MAX_PAYLOAD_BYTES = 65_536
 """Size of a payload as JSON."""
 MAX_DELAY = timedelta(days=36_525)
+PROPAGATE = "YAMLSCHED_TRACE_PROPAGATE"
+"""The variable that lets runs keep the trace of what enqueues them."""
 MAX_KEY_CHARS = 500
 SLOT_KEY_PATTERN = re.compile(
     r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?"
@@ -299,19 +303,19 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
         parameters["namespace"],
     )
 
-    def in_span() -> AbstractContextManager[registry.tracing.Sending]:
-        return registry.tracing.send(job, count, namespace, parameters.get("key"))
+    def in_span() -> AbstractContextManager[Enqueuing]:
+        return enqueuing(job, count, namespace, parameters.get("key"))
 
-    def with_trace(sending: registry.tracing.Sending) -> dict[str, Any]:
+    def with_trace(sending: Enqueuing) -> dict[str, Any]:
         return {
             **parameters,
-            "trace_context": sending.context,
+            "trace_context": sending.trace_context,
             "trace_contexts": sending.contexts(count),
         }
 
-    def results(sending: registry.tracing.Sending, rows: list[Any]) -> Any:
+    def results(sending: Enqueuing, rows: list[Any]) -> Any:
         runs = [Enqueued(*row) for row in rows]
-        sending.note([enqueued.run_id for enqueued in runs])
+        sending.run_ids = [enqueued.run_id for enqueued in runs]
         return select(runs)
 
     driver = driver_connection(connection)
@@ -332,6 +336,37 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
     ):
         cursor.execute(sql, with_trace(sending))
         return results(sending, cursor.fetchall())
+
+
+@dataclass
+class Enqueuing:
+    """What plugins know of an enqueue. ``trace_context`` is what the runs keep; None: nothing."""
+
+    trace_context: str | None
+    run_ids: list[int | None] = field(default_factory=list)
+
+    def contexts(self, count: int) -> list[str] | None:
+        """Return ``trace_context`` for each of ``count`` runs."""
+        return None if self.trace_context is None else [self.trace_context] * count
+
+
+@contextmanager
+def enqueuing(
+    job: str, count: int, namespace: str | None = None, key: str | None = None
+) -> Iterator[Enqueuing]:
+    """Tell plugins of an enqueue, before and after."""
+    end = plugins.start("run_enqueued", job=job, count=count, namespace=namespace, key=key)
+    if end is None:
+        yield Enqueuing(None)
+        return
+    keeps = os.environ.get(PROPAGATE) == "1"
+    sending = Enqueuing(plugins.trace_context() if keeps else None)
+    try:
+        yield sending
+    except BaseException as error:
+        end(sending.run_ids, error)
+        raise
+    end(sending.run_ids, None)
 
 
 @contextmanager

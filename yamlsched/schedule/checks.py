@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yamlsched import __version__, registry
+from yamlsched import __version__, plugins
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule import commands, handlers, paths
 from yamlsched.schedule import file as schedule_file
@@ -116,7 +116,7 @@ def find_by_plugins(loaded: Loaded) -> list[Diagnostic]:
     """Return what plugins find in a valid file. The jobs of one with errors are not complete."""
     if loaded.has_errors:
         return []
-    return [_diagnostic(loaded, finding) for finding in registry.plugins.check_file(loaded)]
+    return [_diagnostic(loaded, finding) for finding in plugins.check_file(loaded)]
 
 
 def _diagnostic(loaded: Loaded, finding: FileFinding) -> Diagnostic:

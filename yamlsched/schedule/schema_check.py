@@ -7,17 +7,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from yamlsched import registry
+import jsonschema
+from jsonschema import ValidationError
+from jsonschema.protocols import Validator
+
 from yamlsched.schedule.findings import Findings, Key
 from yamlsched.schedule.node import BAD, Node, Spot
 from yamlsched.schedule.schema import SCHEMA, Schema
 from yamlsched.schedule.schema_errors import LAST, REPORTERS, Report, policy_and_delays, wrong_type
-
-if TYPE_CHECKING:
-    from jsonschema import ValidationError
-    from jsonschema.protocols import Validator
 
 
 def check(root: Spot, findings: Findings) -> None:
@@ -59,15 +58,14 @@ def _strict(schema: Schema) -> Validator:
 @cache
 def _validator_class() -> Any:
     rules = {"pattern": _check_pattern, "propertyNames": _check_names, "uniqueItems": _check_unique}
-    library = registry.jsonschema
-    return library.validators.extend(library.Draft7Validator, rules)  # type: ignore[no-untyped-call]
+    return jsonschema.validators.extend(jsonschema.Draft7Validator, rules)  # type: ignore[no-untyped-call]
 
 
 def _check_pattern(
     validator: Validator, pattern: str, value: Any, schema: Schema
 ) -> Iterator[ValidationError]:
     if isinstance(value, str) and not _expression(pattern).search(value):
-        yield registry.jsonschema.ValidationError("no match")
+        yield ValidationError("no match")
 
 
 def _check_names(
@@ -96,7 +94,7 @@ def _check_unique(
     """Compare strings only, which takes linear time: all unique items of the schema are strings."""
     texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     if is_wanted and len(set(texts)) < len(texts):
-        yield registry.jsonschema.ValidationError("not unique")
+        yield ValidationError("not unique")
 
 
 def _check(validator: Validator, spot: Spot, plain: Any, findings: Findings) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import db, log, registry
+from yamlsched import db, log, plugins
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import YamlschedError
 from yamlsched.sync.files import (
@@ -33,7 +33,6 @@ from yamlsched.sync.files import (
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.extras.monitors.delivery import Request
     from yamlsched.schedule.job import NotifyTarget
 
 MAX_HOUSEKEEPING_SECONDS = 5.0
@@ -92,15 +91,13 @@ class WorkOptions:
 
 @dataclass
 class WorkResult:
-    """What a tick, a ``work`` or a loop did. ``unsent`` has requests to monitoring services that
-    are left.
+    """What a tick, a ``work`` or a loop did.
 
     ``skipped`` are jobs with slots that a calendar skips.
     """
 
     messages: list[str] = field(default_factory=list)
     has_findings: bool = False
-    unsent: list[Request] = field(default_factory=list)
     namespace: str | None = None  # of a tick, once it is known
     skipped: set[str] = field(default_factory=set)
 
@@ -204,7 +201,7 @@ def notify(dsn: str, schedule: ScheduleFile, synced: SyncResult, sends: bool = T
         return messages
     variables = own_variables(targets)
     if sends and not variables.keys().isdisjoint(due):
-        registry.notify.send(dsn, namespace, variables)
+        plugins.answers("messages_due", dsn=dsn, namespace=namespace, variables=variables)
     return messages
 
 
@@ -259,22 +256,3 @@ def own_variables(targets: Mapping[str, NotifyTarget]) -> dict[str, str]:
 def failure(error: Exception) -> str:
     """Return the reason of an error, without the connection string."""
     return reason(error) if isinstance(error, psycopg.Error) else str(error)
-
-
-def monitors_are_set() -> bool:
-    """Return whether the environment names a monitoring service."""
-    return any(
-        name.startswith(("YAMLSCHED_HEARTBEAT_URL", "YAMLSCHED_SENTRY_DSN")) for name in os.environ
-    )
-
-
-def send_to_monitors(
-    target: Target, result: WorkResult, namespace: str | None = None, is_healthy: bool | None = None
-) -> None:
-    """Tell monitoring services what is left in ``result``, and how a tick went unless
-    ``is_healthy`` is None.
-    """
-    if monitors_are_set():
-        tick = () if is_healthy is None else (namespace, is_healthy, result.skipped)
-        registry.monitors.send(result.unsent, target.environment, *tick)
-        result.unsent.clear()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import db, log, registry
+from yamlsched import db, log, plugins
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.service import (
     OnMessages,
@@ -24,10 +24,8 @@ from yamlsched.service import (
     failure,
     has_targets,
     housekeep,
-    monitors_are_set,
     notify,
     poll_database,
-    send_to_monitors,
     sync_if_needed,
 )
 from yamlsched.sync.files import ScheduleFile, SyncResult
@@ -38,13 +36,14 @@ from yamlsched.worker.sessions import run_in_helper
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from yamlsched.plugins import WorkerTask
     from yamlsched.runs.claiming import ClaimScope
     from yamlsched.schedule.job import Job
-    from yamlsched.service.workers import WorkerTask
     from yamlsched.worker.worker import Worker
 
 SYNC_INTERVAL_SECONDS = 60
 SYNC_TIMEOUT_SECONDS = 300.0
+REPORT_TIMEOUT_SECONDS = 20.0
 CONTINUES_WITH_LAST_FILE = "until it is fixed, the jobs of the last readable file are run"
 
 
@@ -85,10 +84,7 @@ def loop(
         sync_task = SyncTask(
             target, dsn, namespace, on_messages, file, snapshot.now, result.skipped
         )
-        try:
-            run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
-        finally:
-            send_to_monitors(target, result)
+        run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
         if sync_task.newer_tables is not None:
             raise sync_task.newer_tables
     result.has_findings = False
@@ -137,8 +133,8 @@ class SyncTask:
     on_messages: OnMessages
     file: FollowedFile
     now: datetime  # of the database, a moment ago
-    skipped: set[str]  # of which monitoring services are not told yet
-    dead_count: int = 0  # runs that had died when monitoring services were told last
+    skipped: set[str]  # of which plugins are not told yet
+    dead_count: int = 0  # runs that had died when plugins were told last
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
     # by the latest sync that could read the file: it is not another environment's
     may_claim: bool = True
@@ -195,20 +191,27 @@ class SyncTask:
             await self._report(worker, is_healthy=not update.has_findings)
 
     async def _report(self, worker: Worker, is_healthy: bool) -> None:
-        """Tell monitoring services how a sync went: not well if a run has died since
-        the last one.
-        """
-        if not monitors_are_set():
-            return
+        """Tell plugins how a sync went: not well if a run has died since the last one."""
         dead_count = worker.report.dead_count
-        is_healthy = is_healthy and dead_count == self.dead_count
-        if await registry.monitors.send_in_helper(
-            registry.monitors.of_tick(
-                self.target.environment, self.namespace, is_healthy, self.skipped
+        report = plugins.start(
+            "tick_ended",
+            environment=self.target.environment,
+            namespace=self.namespace,
+            is_healthy=is_healthy and dead_count == self.dead_count,
+            skipped=frozenset(self.skipped),
+        )
+        try:
+            if report is not None:
+                async with asyncio.timeout(REPORT_TIMEOUT_SECONDS):
+                    await run_in_helper(report)
+        except (TimeoutError, EnvironmentFailed) as error:
+            log.warning(
+                "sync.not_reported",
+                error=str(error) or f"took over {REPORT_TIMEOUT_SECONDS:.0f} s",
             )
-        ):
-            self.dead_count = dead_count
-            self.skipped.clear()
+            return
+        self.dead_count = dead_count
+        self.skipped.clear()
 
     def _apply(self, update: SyncUpdate, worker: Worker, is_reloaded: bool) -> None:
         """Let the worker follow what a sync found. Until its code is loaded again, it has the

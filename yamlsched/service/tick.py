@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yamlsched import db
+from yamlsched import db, plugins
 from yamlsched.service import (
     OnMessages,
     Target,
@@ -12,7 +12,6 @@ from yamlsched.service import (
     housekeep,
     notify,
     poll_database,
-    send_to_monitors,
     sync_if_needed,
 )
 
@@ -21,8 +20,8 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
     """Apply the file if it changed, create the runs of due slots, run everything that is due, and
     prune.
 
-    A step that fails does not stop those after it if they can be done. Monitoring services are told
-    in any case.
+    A step that fails does not stop those after it if they can be done. Plugins are told in any
+    case.
     """
     result = WorkResult()
     is_healthy = False
@@ -30,7 +29,15 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
         _tick(target, options, on_messages, result)
         is_healthy = not result.has_findings
     finally:
-        send_to_monitors(target, result, result.namespace, is_healthy)
+        report = plugins.start(
+            "tick_ended",
+            environment=target.environment,
+            namespace=result.namespace,
+            is_healthy=is_healthy,
+            skipped=result.skipped,
+        )
+        if report is not None:
+            report()
     return result
 
 

@@ -14,12 +14,11 @@ from yamlsched.service import (
     has_targets,
     notify,
     poll_database,
-    send_to_monitors,
 )
 from yamlsched.sync.files import current
 
 if TYPE_CHECKING:
-    from yamlsched.service.workers import WorkerTask
+    from yamlsched.plugins import WorkerTask
 
 
 def work(
@@ -55,5 +54,4 @@ def work(
             messages = notify(dsn, schedule, state)
             on_messages(messages)
             result.has_findings |= bool(messages)
-    send_to_monitors(target, result)
     return result

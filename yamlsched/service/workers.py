@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import log, registry
+from yamlsched import log, plugins
 from yamlsched.db import migrations, query
 from yamlsched.db.connection import escape_for
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.shared.pool import BytePermits, SharedPool
+from yamlsched.plugins import WorkerTask
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
-from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set, own_variables
+from yamlsched.service import Target, WorkOptions, WorkResult
 from yamlsched.sync import revision
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import names_for_log
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 DEFAULT_ASYNC_CONCURRENCY = 200
-PAUSE_SECONDS = 0.001  # before ``_prepare``, so that the sessions are opened in that time
-WorkerTask = Callable[[Worker], Coroutine[Any, Any, None]]
-"""Is executed beside a worker until the worker ends."""
 
 
 def create_worker(
@@ -53,7 +51,6 @@ def create_worker(
     name code to run. Closes ``connection``: no session must be open when the worker forks.
     """
     connection.close()
-    registry.tracing.preload()
     limits = WorkerLimits(max_time=options.max_time, max_runs=options.max_runs, grace=options.grace)
     workload = Workload(
         dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path)
@@ -65,8 +62,7 @@ def create_worker(
 
     def create_executor(name: str, workload: Workload) -> Executor:
         limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
-        shared_permits = registry.shared.BytePermits(folder / name, limit)
-        return registry.shared.SharedPool(workload, shared_permits, events)
+        return SharedPool(workload, BytePermits(folder / name, limit), events)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
 
@@ -136,34 +132,9 @@ def startable(
     return {name: job for name, job in jobs.items() if name not in lacks}
 
 
-async def _prepare(worker: Worker) -> None:
-    """Import what the first child needs while the server opens the worker's sessions and answers
-    its first claim.
-    """
-    await asyncio.sleep(PAUSE_SECONDS)
-    import yamlsched.worker.local.bootstrap  # noqa: F401
-
-
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:
-    """Run a worker until it ends. A run that died is a finding.
-
-    Monitoring services are told of runs meanwhile; what is left of that is added to ``result``.
-    """
-    outbox = None
-    tasks = (*tasks, _prepare, forking.reap_orphans)
-    if registry.has_plugins():
-        worker.report.listeners += registry.plugins.listeners()
-    if monitors_are_set():
-        outbox = registry.monitors.outbox(target.environment, worker)
-        worker.report.listeners.append(outbox)
-        tasks = (*tasks, partial(registry.monitors.send_continually, outbox))
-    if worker.is_continuous or any(
-        own_variables(dict(job.targets)) for job in worker.workload.jobs.values()
-    ):
-        tasks = (*tasks, registry.notify.send_continually)
-    try:
-        report = asyncio.run(worker.run(*tasks))
-        result.has_findings |= report.has_dead
-    finally:
-        if outbox is not None:
-            result.unsent += outbox.take(None)
+    """Run a worker until it ends. A run that died is a finding."""
+    worker.report.listeners += plugins.listeners()
+    of_plugins = plugins.worker_tasks(worker, target.environment)
+    report = asyncio.run(worker.run(*tasks, forking.reap_orphans, *of_plugins))
+    result.has_findings |= report.has_dead

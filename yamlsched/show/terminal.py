@@ -1,7 +1,6 @@
 """How results are written: aligned tables, JSON with a version, CSV, times in UTC.
 
-Tables and colours on a terminal go through rich, which is imported only then: piped output needs
-neither.
+Tables and colours on a terminal go through rich. Piped output has neither.
 """
 
 from __future__ import annotations
@@ -11,13 +10,20 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from yamlsched import log, registry
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from yamlsched import log
 from yamlsched import text as terminal
 from yamlsched.durations import approximate
 from yamlsched.timetable import times
@@ -68,7 +74,7 @@ def paint(text: str, style: str) -> str:
     """
     if not has_colours():
         return text
-    return registry.tables.paint(text, style)
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
 
 def coloured(word: str, text: str | None = None) -> Styled:
@@ -141,12 +147,47 @@ def table(
             if not isinstance(line[nth], Styled):
                 line[nth] = terminal.truncate(line[nth], MAX_FREE_TEXT_CHARS)
     if sys.stdout.isatty():
-        return registry.tables.table(headings, lines, free_text)
+        return _terminal_table(headings, lines, free_text)
     widths = [max(len(line[nth]) for line in [headings, *lines]) for nth in range(len(headings))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in [headings, *lines]
     )
+
+
+def _terminal_table(
+    headings: Sequence[str], lines: Iterable[Sequence[str]], free_text: str | None
+) -> str:
+    """Return the table for a terminal, whose width ends the column ``free_text``."""
+    rows = [
+        [Text.from_ansi(cell) if isinstance(cell, Styled) else Text(cell) for cell in line]
+        for line in lines
+    ]
+    widths = [
+        max(len(heading), *(row[nth].cell_len for row in rows), 0)
+        for nth, heading in enumerate(headings)
+    ]
+    if free_text is not None:
+        nth = headings.index(free_text)
+        room = (
+            shutil.get_terminal_size().columns - sum(widths) - 2 * (len(widths) - 1) + widths[nth]
+        )
+        widths[nth] = min(widths[nth], max(MIN_FREE_TEXT_CHARS, room))
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for heading, width in zip(headings, widths, strict=True):
+        grid.add_column(Text(heading, "bold"), no_wrap=True, overflow="ellipsis", width=width)
+    for row in rows:
+        grid.add_row(*row)
+    # a console as wide as the table: rich would drop columns on a narrower one
+    console = Console(
+        width=sum(widths) + 2 * len(widths),
+        color_system="standard" if has_colours() else None,
+        force_terminal=True,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        console.print(grid, crop=False)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> str:
@@ -164,7 +205,7 @@ def live_line() -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda line: None
         return
-    with registry.tables.status() as status:
+    with Console(stderr=True).status("") as status:
         yield status.update
 
 

@@ -1,7 +1,5 @@
 """Bring the database to the file that a host presents, and account for due slots. See
 docs/catchup.md.
-
-An idle tick does not import this: ``poll`` (files.py) has found nothing to do.
 """
 
 from __future__ import annotations
@@ -12,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import registry
 from yamlsched.db.connection import reason
 from yamlsched.errors import Refused
 from yamlsched.sync import due, files, in_force
+from yamlsched.sync.apply import FileSync
 from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, current, is_older, poll
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ def sync(
     result = known or SyncResult(snapshot.namespace)
     result.messages += in_force.move_messages(schedule, snapshot)
     if known is None:
-        file_sync = registry.apply.FileSync(connection, schedule, result, now, at_once)
+        file_sync = FileSync(connection, schedule, result, now, at_once)
         try:
             file_sync.apply_if_due()
         except (psycopg.Error, Refused) as error:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from yamlsched import registry
+from croniter import croniter
+
 from yamlsched.errors import CronError
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -236,7 +237,7 @@ def _expand(index: int, field: str) -> FieldValues:
     expression = ["*"] * len(FIELDS)
     expression[index] = ",".join(numbers) or "*"
     try:
-        expanded, nth = registry.croniter.croniter.expand(" ".join(expression))
+        expanded, nth = croniter.expand(" ".join(expression))
     except ValueError as error:
         raise CronError(
             f"{rule.name} {field} cannot be read", 0, len(field), "write numbers and ranges"

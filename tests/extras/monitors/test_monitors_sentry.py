@@ -556,7 +556,7 @@ def end_while_it_is_sent(sentry: Sentry, outbox: Outbox, is_answered: bool) -> N
     """End a worker after it has sent a check-in, and before it is answered: a moment later, or not before the end."""
 
     async def send() -> None:
-        task = asyncio.create_task(monitors.send_continually(outbox, None))  # type: ignore[arg-type]
+        task = asyncio.create_task(monitors.send_continually(outbox))
         outbox.note_start(RUN)
         while not sentry.service.requests:
             await asyncio.sleep(0.01)

@@ -19,6 +19,7 @@ import pytest
 from support.otlp import Collector, collector
 from support.project import Project, a_project, until
 from yamlsched.extras import otel as tracing
+from yamlsched.extras.otel import spans
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
 from yamlsched.runs.statements import fan_out
 
@@ -103,7 +104,8 @@ tracing.LAST_EXPORT_SECONDS = pool.CLOSE_TIMEOUT_SECONDS = shared_pool.CLOSE_TIM
 """
 """On a machine that is busy, an export may take longer than a worker waits for at its end."""
 INVOKE = (
-    "import sys; from yamlsched.cli import main, invoke; invoke.MAX_EXPORT_SECONDS = 60.0; main()"
+    "from yamlsched.cli import main; from yamlsched.extras import otel;"
+    " otel.LAST_EXPORT_SECONDS = 60.0; main()"
 )
 SHOW = 'env > "seen-$YAMLSCHED_RUN_ID"'
 BACKOFF = {"backoff": {"policy": "fixed", "delay": "1s"}}
@@ -600,7 +602,7 @@ def test_batches_join_with_the_contexts_of_their_runs() -> None:
 )
 def test_the_outcome_is_what_becomes_of_the_run(kind: EndKind, attempt: int, outcome: str) -> None:
     run = ClaimedRun(1, "mail", None, None, attempt, 5, "{}", False, 60.0, "host:1:a")
-    assert tracing._outcome(run, AttemptEnd(kind)) == outcome
+    assert spans._outcome(run, AttemptEnd(kind)) == outcome
 
 
 def test_nothing_of_opentelemetry_is_imported_by_default() -> None:

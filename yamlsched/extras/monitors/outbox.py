@@ -13,7 +13,7 @@ import os
 import re
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import DEADLINE_SECONDS, Request, deliver
+from yamlsched.plugins import WorkerTask
 from yamlsched.runs.lifecycle import ClaimedRun, Status
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
@@ -158,16 +159,22 @@ LAST_HELPER_SECONDS = 1.0
 MAX_WAIT_SECONDS = 3600.0
 
 
-def outbox(environment: str | None, worker: Worker) -> Outbox:
-    """Return an outbox for the jobs of ``worker``."""
-    urls = targets.urls(os.environ)
-    return Outbox(
-        urls, _project(environment), worker.workload.namespace, lambda: worker.workload.jobs
+def listen(worker: Worker, environment: str | None) -> WorkerTask:
+    """Collect what happens to the runs of ``worker``, and return what sends it meanwhile and at the
+    end.
+    """
+    outbox = Outbox(
+        targets.urls(os.environ),
+        _project(environment),
+        worker.workload.namespace,
+        lambda: worker.workload.jobs,
     )
+    worker.report.listeners.append(outbox)
+    return partial(send_all, outbox)
 
 
 def of_tick(
-    environment: str | None, namespace: str | None, is_healthy: bool, skipped: set[str]
+    environment: str | None, namespace: str | None, is_healthy: bool, skipped: Collection[str]
 ) -> list[Request]:
     """Return what reports a tick or a sync, and that all is well with jobs whose slots calendars
     have ``skipped``.
@@ -192,17 +199,20 @@ def _project(environment: str | None) -> targets.Project | None:
     return targets.Project.of(dsn, environment) if dsn else None
 
 
-def send(unsent: Sequence[Request], environment: str | None, *tick: Any) -> None:
-    """Send ``unsent``, and with the other arguments of ``of_tick`` how a tick went; see
-    ``deliver``.
-    """
-    deliver(
-        [*unsent, *(of_tick(environment, *tick) if tick else ())],
-        DEADLINE_SECONDS - LAST_HELPER_SECONDS,
-    )
+def report_tick(*tick: Any) -> None:
+    """Send what ``of_tick`` returns; see ``deliver``."""
+    deliver(of_tick(*tick), DEADLINE_SECONDS - LAST_HELPER_SECONDS)
 
 
-async def send_continually(outbox: Outbox, worker: Worker) -> None:
+async def send_all(outbox: Outbox, worker: Worker) -> None:
+    """Send what the outbox has as it comes, and what is left when the worker ends."""
+    try:
+        await send_continually(outbox)
+    finally:
+        await send_in_helper(outbox.take(None), DEADLINE_SECONDS - LAST_HELPER_SECONDS)
+
+
+async def send_continually(outbox: Outbox) -> None:
     """Send what the outbox has as it comes, until cancelled. What may not have been sent is in the
     outbox again.
     """
@@ -227,7 +237,7 @@ async def send_continually(outbox: Outbox, worker: Worker) -> None:
         await asyncio.sleep(MIN_INTERVAL_SECONDS)
 
 
-async def send_in_helper(requests: Sequence[Request]) -> bool:
+async def send_in_helper(requests: Sequence[Request], seconds: float | None = None) -> bool:
     """Send ``requests`` from another process, and return whether it did its work: the worker's own
     loop never waits.
     """
@@ -235,7 +245,7 @@ async def send_in_helper(requests: Sequence[Request]) -> bool:
         return True
     try:
         async with asyncio.timeout(HELPER_TIMEOUT_SECONDS):
-            await run_in_helper(partial(deliver, requests))
+            await run_in_helper(partial(deliver, requests, seconds))
     except (TimeoutError, EnvironmentFailed) as error:
         log.warning(
             "monitor.failed", error=str(error) or f"took over {HELPER_TIMEOUT_SECONDS:.0f} s"

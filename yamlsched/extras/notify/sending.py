@@ -27,6 +27,7 @@ from yamlsched.db.connection import SESSION_SETTINGS
 from yamlsched.db.query import fetch, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.monitors.delivery import send_streams
+from yamlsched.extras.notify import own_variables
 from yamlsched.extras.notify.message import Note, compose
 from yamlsched.sync.files import environment_in_force
 from yamlsched.worker import clock
@@ -73,10 +74,7 @@ async def send_continually(worker: Worker) -> None:
     most = MAX_LOOP_SECONDS if worker.is_continuous else MAX_SECONDS
     while True:
         await asyncio.sleep(POLL_INTERVAL_SECONDS)
-        known = next((job.targets for job in worker.workload.jobs.values()), ())
-        variables = {
-            name: target.url_env for name, target in known if os.environ.get(target.url_env)
-        }
+        variables = own_variables(worker.workload.jobs)
         if not variables:
             continue
         if worker.report.dead_count == dead_count and clock.now() < next_at:

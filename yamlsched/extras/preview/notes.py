@@ -18,12 +18,12 @@ from yamlsched.extras.preview.model import (
     note,
     warning,
 )
-from yamlsched.extras.words import describe
 from yamlsched.runs import backoff
 from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
 from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW
 from yamlsched.text import join_first, join_words, quoted
 from yamlsched.timetable import keys
+from yamlsched.timetable.words import describe
 from yamlsched.timetable.zones import zone
 
 MAX_NAMES = 10

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from yamlsched import registry
+from yamlsched import plugins
 from yamlsched.db.dsn import redactor
 from yamlsched.extras.shared import board as states
 from yamlsched.extras.shared.backend import SharedBackend, SharedSessions
@@ -98,7 +98,6 @@ class SharedRunner:
         self.loop.protect(self.board, self._on_exception)
         self.watchdog = Watchdog(self.board)
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
-        self.exports_spans = registry.tracing.is_requested()
         self.redact = redactor(workload.dsn)
         self.executing: dict[int, Executing] = {}
         self.waiting: dict[
@@ -164,7 +163,7 @@ class SharedRunner:
         except OSError as error:
             self._exit(error)
         if not piece:
-            registry.tracing.flush_all(registry.tracing.LAST_EXPORT_SECONDS)
+            plugins.answers("process_exiting")
             os._exit(0)
         for kind, *content in self.frames.feed(piece):
             if kind == START:
@@ -213,8 +212,8 @@ class SharedRunner:
                 if os.getpid() != self.pid:
                     exit_fork(error)
                 end = calls.raised(error, None)
-                if (span := self._trace(values)) is not None:
-                    span.finish(end)
+                if (on_end := self._note_start(values)) is not None:
+                    on_end(end)
                 self._finish(executing, end)
                 return
             finally:
@@ -267,21 +266,22 @@ class SharedRunner:
     ) -> None:
         executing.is_called = True
         self.board.set_state(executing.index, states.STARTED)
-        span = self._trace(values)
+        on_end = self._note_start(values)
         end = await self._attempt(
             executing, handler, path, payload, timeout, ClaimedRun._make(values)
         )
-        if span is not None:
-            span.finish(end)
+        if on_end is not None:
+            on_end(end)
         self._finish(executing, end)
 
-    def _trace(self, values: tuple[Any, ...]) -> registry.tracing.Attempting | None:
-        """Start the span of an attempt, if there is to be one."""
-        if self.exports_spans or registry.tracing.API in sys.modules:
-            return registry.tracing.process(
-                ClaimedRun._make(values), self.sessions.namespace, self.redact, self.exports_spans
-            )
-        return None
+    def _note_start(self, values: tuple[Any, ...]) -> Callable[[AttemptEnd | None], None] | None:
+        """Tell plugins that an attempt starts, and return what they want to be told at its end."""
+        return plugins.start(
+            "handler_started",
+            run=ClaimedRun._make(values),
+            namespace=self.sessions.namespace,
+            redact=self.redact,
+        )
 
     async def _attempt(
         self,

@@ -15,12 +15,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from yamlsched import registry
 from yamlsched.handler.programs import Program, signal_group
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.local import protocol
+from yamlsched.worker.local import bootstrap, protocol
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildProcess, Environment
 from yamlsched.worker.local.protocol import (
     INDEX,
@@ -96,7 +95,6 @@ class ChildHandle(ChildProcess):
     """One child of the pool of processes: the attempts that it holds, and its memory."""
 
     def __init__(self, environment: Environment, is_for_commands: bool) -> None:
-        bootstrap = registry.bootstrap  # before the fork: children share what was imported
         self.memory = memory = Memory()
         self.sections = Sections(memory.marks)
 

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from yamlsched import registry
+from yamlsched import plugins
 from yamlsched.db.dsn import redactor
 from yamlsched.handler import calls
 from yamlsched.handler.backends import PostgresBackend
@@ -70,9 +70,10 @@ class Runner:
         self.may_continue = True
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
         self.import_seconds = 0.0  # of the attempt, for importing its handler
-        self.exports_spans = registry.tracing.is_requested()
         self.redact = redactor(dsn)
-        self.span: registry.tracing.Attempting | None = None  # of the attempt
+        # what plugins want to be told when the attempt ends
+        self.on_end: Callable[[AttemptEnd | None], None] | None = None
+        self.is_noted = False  # they know that it has started
         self.started = 0.0  # when the attempt that is executing started
         self.is_calling = self.was_stopped = False
         self.unread = bytearray(COUNT.size)
@@ -113,7 +114,7 @@ class Runner:
         self._close_idle_sessions()
         piece = os.read(self.channel.commands, 1 << 16)
         if not piece:
-            registry.tracing.flush_all(registry.tracing.LAST_EXPORT_SECONDS)
+            plugins.answers("process_exiting")
             os._exit(0)
         for content in self.frames.feed(piece):
             if content == RESUME:
@@ -152,13 +153,14 @@ class Runner:
         if not self.successes:
             # not for each of many that are quick: it would take longer than they do
             usage.start(self.memory)
-        self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
+        self.started, self.import_seconds = time.perf_counter(), 0.0
+        self.on_end, self.is_noted = None, False
         end = self._attempt(index, target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
             # the handler forked, and this is its child, which has returned from the handler
             calls.exit_fork(None)
-        if self.span is not None:
-            self.span.finish(end)
+        if self.on_end is not None:
+            self.on_end(end)
         self._flush_output()
         has_mark = self._needs_mark()
         now = time.perf_counter()
@@ -221,16 +223,16 @@ class Runner:
         run: Run | None = None
         try:
             if not isinstance(target, str):
-                self._trace(values)
+                self._note_start(values)
                 return self.commands.execute(target, ClaimedRun._make(values))
             path, is_on_dead_call = target, dead_run_id is not None
             payload = {} if text == "{}" or is_on_dead_call else read_payload(text)
             if (handler := self.handlers.get(path)) is None:
                 handler = self.handlers[path] = resolve(path)
-                self._trace(values)
+                self._note_start(values)
                 self.import_seconds = time.perf_counter() - self.started
             else:
-                self._trace(values)
+                self._note_start(values)
             if is_on_dead_call or takes_run(handler):
                 claimed = ClaimedRun._make(values)
                 report = self.memory.progress.reporter(index, claimed)
@@ -254,16 +256,19 @@ class Runner:
         except BaseException as error:
             if os.getpid() != self.pid:
                 calls.exit_fork(error)
-            if self.span is None:
-                self._trace(values)  # the handler could not be imported
+            if not self.is_noted:
+                self._note_start(values)  # the handler could not be imported
             return calls.raised(error, run)
 
-    def _trace(self, values: tuple[Any, ...]) -> None:
-        """Start the span of the attempt, if there is to be one."""
-        if self.exports_spans or registry.tracing.API in sys.modules:
-            self.span = registry.tracing.process(
-                ClaimedRun._make(values), self.namespace, self.redact, self.exports_spans
-            )
+    def _note_start(self, values: tuple[Any, ...]) -> None:
+        """Tell plugins that the attempt starts."""
+        self.is_noted = True
+        self.on_end = plugins.start(
+            "handler_started",
+            run=ClaimedRun._make(values),
+            namespace=self.namespace,
+            redact=self.redact,
+        )
 
     def _call(
         self,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamlsched.errors import CronError
-from yamlsched.extras import words
+from yamlsched.timetable import words
 from yamlsched.timetable.cron import Cron, combine, matching_days, parse_cron
 
 MINUTES = (

@@ -9,6 +9,8 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import islice
 
+from cron_descriptor import ExpressionDescriptor, Options  # type: ignore[import-untyped]
+
 from yamlsched.timetable.cron import Cron
 from yamlsched.timetable.forecast import ScheduledJob, merge
 
@@ -43,8 +45,6 @@ def in_words(cron: Cron, timezone: str) -> str:
     """Return when ``cron`` fires, in words; "" where those of an expression would not be true."""
     if not all(IS_DESCRIBED.fullmatch(part.expression.upper()) for part in cron.expressions):
         return ""
-    from cron_descriptor import ExpressionDescriptor, Options  # type: ignore[import-untyped]
-
     words = []
     for part in cron.expressions:
         options = Options(
