@@ -373,7 +373,7 @@ def test_offline_the_doctor_imports_handlers_and_finds_a_package_that_is_missing
 
     assert result.code == 1
     assert (
-        'fail  imports           handler of job "good": importing offline_jobs failed: ModuleNotFoundError'
+        'fail  imports     handler of job "good": importing offline_jobs failed: ModuleNotFoundError'
         in result.out
     )
 
