@@ -597,7 +597,7 @@ def test_the_hooks_about_workers_handlers_and_what_is_enqueued_are_called(
     # given a handler that enqueues a command, and a plugin with all hooks about execution
     Path("fans.py").write_text("def run(run): run.enqueue('shows', key='one')\n")
     Path("schedules.yaml").write_text(WORKS)
-    assert cli("sync", "-q", "--skip-handler-checks").code == 0
+    assert cli("sync", "-q").code == 0
     assert cli("enqueue", "fans").code == 0
     monkeypatch.setenv("NOTED", str(Path.cwd() / "noted"))
     monkeypatch.setenv("YAMLSCHED_TRACE_PROPAGATE", "1")
