@@ -445,7 +445,7 @@ def test_an_operator_who_retries_a_run_waits_for_its_archive(
 FILE = """version: 1
 retention: {succeeded: 0s, archive: kept}
 jobs:
-  purge: {handler: json.dumps, cron: "0 2 1 1 *"}
+  purge: {handler: platform.node, cron: "0 2 1 1 *"}
 """
 
 

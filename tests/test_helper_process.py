@@ -106,7 +106,7 @@ def test_a_loop_that_cannot_start_its_helpers_continues(project: Project) -> Non
 
     loop.signal(signal.SIGHUP)
 
-    until(lambda: "sync.failed" in loop.text and "monitor.failed" in loop.text)
+    until(lambda: "sync.failed" in loop.text and "sync.not_reported" in loop.text)
     project.until_status(project.enqueue("nothing")[0], "succeeded")
     loop.signal(signal.SIGTERM)
     assert loop.wait() == 0, loop.text
