@@ -66,7 +66,6 @@ COLUMNS = (
         "attempts",
         "max_attempts",
         "exclusive",
-        "exclusive_of",
         "locked_by",
         "locked_until",
         "started_at",
@@ -399,7 +398,6 @@ class Demo:
     def execute(self, run: dict[str, Any], started: datetime, lease_end: datetime) -> None:
         self.start(run, started)
         run |= {"status": "running", "locked_until": lease_end}
-        run["exclusive_of"] = run["definition_id"] if run["exclusive"] else None
 
     def enqueued(self, jobs: dict[str, Any]) -> None:
         """Add the runs that handlers and the application enqueued."""

@@ -24,7 +24,7 @@ for share;
 -- name: run_states
 -- The runs, and the columns of their jobs that decide whether they can be retried. effect_in_doubt
 -- is the key of an effect that a person should settle first.
-select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held_until, d.enabled,
+select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, d.enabled,
        d.retired_at,
        r.attempts, r.started_at, r.finished_at, r.locked_by as worker,
        d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz,
@@ -52,10 +52,10 @@ where r.id = any (%(ids)s::bigint[]);
 
 -- name: retry
 -- A finished run gets a new budget in addition to the attempts made, which stay counted; a waiting
--- run is made due. A cancelled run is due when the lease that the cancel ended would have ended:
--- its handler may live until then. Whether it excludes other runs of its job depends on the current
--- definition. `payload`, unless null, replaces the one of the enqueue; it is merged over the job's
--- own. `expected` are the states in which the runs were selected.
+-- run is made due. A cancelled run that somebody may execute keeps locked_until, and is not claimed
+-- before. Whether it excludes other runs of its job depends on the current definition. `payload`,
+-- unless null, replaces the one of the enqueue; it is merged over the job's own. `expected` are the
+-- states in which the runs were selected.
 update yamlsched.job_runs r
 set status       = case when r.finished_at is null then r.status else 'queued' end,
     max_attempts = case when r.finished_at is null then r.max_attempts
@@ -63,8 +63,8 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                                            where d.id = r.definition_id) end,
     prior_attempts = case when r.finished_at is null then r.prior_attempts else r.attempts end,
     sessions_lost = case when r.finished_at is null then r.sessions_lost else 0 end,
-    run_at       = greatest(r.held_until, least(case when r.finished_at is null then r.run_at end,
-                                                coalesce(%(now)s::timestamptz, clock_timestamp()))),
+    run_at       = least(case when r.finished_at is null then r.run_at end,
+                         coalesce(%(now)s::timestamptz, clock_timestamp())),
     exclusive    = r.scheduled_for is not null
                    and (select d.overlap <> 'allow' from yamlsched.job_definitions d
                        where d.id = r.definition_id),
@@ -73,7 +73,7 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                             where d.id = r.definition_id)
                              || %(payload)s::text::jsonb end,
     result       = null,
-    withheld     = 0,
+    blocked_on   = null,
     by_hand      = r.by_hand or (r.scheduled_for is not null and r.started_at is null),
     unreleased   = r.unreleased and not %(force)s,
     released_at  = case when r.unreleased and %(force)s
@@ -105,22 +105,28 @@ from (select o.run_id, o.definition_id, u.state, u.run_id as upstream_run_id
 where (a.run_id, a.definition_id) = (w.run_id, w.definition_id);
 
 -- name: cancel
--- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed
--- at the next heartbeat. The handler may live until then, and the run keeps its turn: what waits
--- for it starts when the worker has killed the handler.
-update yamlsched.job_runs r
-set status       = 'cancelled',
-    finished_at  = coalesce(%(now)s::timestamptz, clock_timestamp()),
-    exclusive    = r.exclusive or (r.status = 'running' and r.scheduled_for is not null),
-    held_until   = coalesce(r.locked_until, r.held_until),
-    locked_until = null,
-    exclusive_of = null,
-    withheld     = 0,
-    updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
-where r.id = any (%(ids)s::bigint[])
-  and r.status in ('queued', 'failed', 'running')
-  and r.status = any (%(expected)s::text[])
-returning r.id;
+-- The writes of a running run's worker fail by the fence from now on, and its handler is killed at
+-- the next heartbeat. Until then it keeps locked_until and its permits: what waits for it starts
+-- when the worker has killed the handler. A slot run keeps others from starting, whatever the
+-- overlap becomes, and `reclaim` finds every one by its permit. `release` follows for the others.
+with cancelled as (
+    update yamlsched.job_runs r
+    set status = 'cancelled', finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+        blocked_on = null, updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+    where r.id = any (%(ids)s::bigint[])
+      and r.status in ('queued', 'failed', 'running')
+      and r.status = any (%(expected)s::text[])
+    returning r.id, r.namespace, r.definition_id, r.scheduled_for, r.locked_until
+), marked as (
+    insert into yamlsched.permits (namespace, name, n, run_id)
+    select c.namespace, k.kind || c.definition_id, -c.id, c.id
+    from cancelled c
+    cross join lateral (values ('job/', c.scheduled_for is not null), ('after/', true))
+        as k (kind, is_held)
+    where c.locked_until is not null and k.is_held
+    on conflict do nothing
+)
+select c.id, c.locked_until is not null as is_executed from cancelled c;
 
 -- name: pause
 -- A pause that is in effect keeps its start, and its end and reason unless new ones are passed; one
@@ -153,30 +159,30 @@ where d.id = n.id
 returning d.id;
 
 -- name: unmarked
--- Those of these jobs that have a run for `mark` to change: found by index, however many runs have
--- finished.
+-- Those of these jobs of which a pause has runs to block, or a resume has runs to offer: found by
+-- index, however many runs have finished.
 select d.id
 from yamlsched.job_definitions d
 cross join lateral (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-cross join lateral (select yamlsched.is_withheld(d, c.now) as closed) j
 where d.id = any (%(ids)s::bigint[])
-  and (select true from yamlsched.job_runs r
-       where r.definition_id = d.id and r.finished_at is null
-         and r.withheld = (not j.closed)::integer
-         and r.status <> 'running' and (not j.closed or r.run_at <= c.now and not r.unreleased)
-       order by r.finished_at, r.id limit 1)
+  and case when yamlsched.is_withheld(d, c.now)
+      then (select true from yamlsched.job_runs r
+            where r.definition_id = d.id and r.finished_at is null and r.blocked_on is null
+              and r.locked_until is null and r.run_at <= c.now and not r.unreleased
+            order by r.finished_at, r.id limit 1)
+      else (select true from yamlsched.job_runs r
+            where r.namespace = d.namespace and r.blocked_on = 'closed/' || d.id
+              and r.finished_at is null limit 1) end
 order by d.id;
 
--- name: mark
--- Store why a batch of a job's runs waits, or let it go; see the function.
-select yamlsched.mark_runs(%(namespace)s, %(job)s, %(past)s, %(most)s,
+-- name: block_closed
+-- Block a batch of the runs of a closed job; see the function.
+select yamlsched.block_closed(%(namespace)s, %(job)s, %(past)s, %(most)s,
     coalesce(%(now)s::timestamptz, clock_timestamp())) as last;
 
--- name: hand_on
--- Let go what waited for runs that were cancelled.
-select yamlsched.hand_on(r.namespace, array_agg(distinct r.definition_id),
-                         coalesce(array_agg(distinct r.limit_name) filter (where r.limit_name
-                             is not null), '{}'),
+-- name: release
+-- Offer the room of runs that were cancelled.
+select yamlsched.release(r.namespace, array_agg(r.id),
                          coalesce(%(now)s::timestamptz, clock_timestamp()))
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[])
@@ -205,15 +211,15 @@ select pg_notify('yamlsched', n.namespace) from unnest(%(namespaces)s::text[]) a
 -- A run, and what decides what a retry or a cancel of it leads to.
 select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts,
        r.max_attempts, r.run_at,
-       r.started_at, r.finished_at, r.locked_by as worker, r.locked_until, r.held_until,
+       r.started_at, r.finished_at, r.locked_by as worker, r.locked_until,
        r.last_error, r.error_type,
        r.payload, r.scheduled_for is not null as is_slot_run,
        r.idempotency_key ~ '^on_dead:[0-9]+(:[0-9]+)?$' as is_on_dead_call,
        d.max_attempts as budget, d.on_dead, d.overlap, d.timezone, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        d.paused_until, d.paused_by, d.paused_reason,
-       (select x.id from yamlsched.job_runs x where x.exclusive_of = d.id
-           and x.id <> r.id) as running_run_id,
+       (select min(p.run_id) from yamlsched.permits p where p.namespace = d.namespace
+           and p.name = 'job/' || d.id and p.run_id <> r.id) as running_run_id,
        (select count(*) from yamlsched.effects e where e.run_id = r.id
            and e.state = 'done')::integer as effects_done,
        array(select e.key from yamlsched.effects_in_doubt e

@@ -72,17 +72,10 @@ set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
 where d.id = any (%(ids)s) and d.retired_at is null;
 
 -- name: apply_overlap
--- Write the new overlap of jobs on their unfinished slot runs. Several that are running now may
--- exclude each other from now on: none of them has exclusive_of, and each delays the job's next run
--- until it has ended. So does a run that was cancelled and is retried, until the lease ends during
--- which its handler may still be alive. Executed before the gates of the jobs are locked: who holds
--- a gate waits for no run.
+-- Write the new overlap of jobs on their unfinished slot runs. Executed before the gates of the
+-- jobs are locked: who holds a gate waits for no run.
 update yamlsched.job_runs r
-set exclusive    = d.overlap <> 'allow',
-    exclusive_of = null,
-    held_until   = case when r.status <> 'running' then r.held_until
-                        when d.overlap <> 'allow' then r.locked_until end,
-    updated_at   = %(now)s
+set exclusive = d.overlap <> 'allow', updated_at = %(now)s
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s)
   and r.definition_id = d.id
@@ -90,29 +83,63 @@ where d.id = any (%(ids)s)
   and r.scheduled_for is not null
   and r.exclusive <> (d.overlap <> 'allow');
 
+-- name: grant_turns
+-- What executes of these jobs, whose gates are locked, and excludes others from now on gets a
+-- permit. Permits stay when overlap becomes allow: at a gate without a capacity they do not matter.
+insert into yamlsched.permits (namespace, name, n, run_id)
+select r.namespace, 'job/' || r.definition_id, -r.id, r.id
+from yamlsched.job_runs r
+where r.definition_id = any (%(ids)s::bigint[]) and r.finished_at is null and r.exclusive
+  and r.status = 'running'
+  and (select p.n from yamlsched.permits p
+       where p.run_id = r.id and p.name = 'job/' || r.definition_id limit 1) is null
+on conflict do nothing;
+
 -- name: apply_lane
--- What waits looks again, under the gates of the jobs; see the function.
-select yamlsched.look_again(%(ids)s::bigint[], true, %(now)s::timestamptz);
+-- What waits of jobs is moved to the lane where the job executes now. A run that another session
+-- has locked is skipped: a claim moves it.
+update yamlsched.job_runs r
+set lane = e.lane
+from (select w.id, case when w.idempotency_key like 'on\_dead:%%' then 'local'
+                        else d.lane end as lane
+      from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+      where d.id = any (%(ids)s::bigint[]) and w.finished_at is null and w.locked_until is null
+        and w.lane <> d.lane
+      order by w.id for no key update of w skip locked) e
+where r.id = e.id;
+
+-- name: leave_gates
+-- What waits at a gate at which it does not stand any more looks again; see the function.
+select yamlsched.leave_gates(%(ids)s::bigint[], %(now)s::timestamptz);
+
+-- name: gates
+-- The gates of jobs, and of limits with those of their values.
+select k.kind || d.id as name
+from yamlsched.job_definitions d cross join unnest(array['after/', 'closed/', 'job/']) as k (kind)
+where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[])
+union all
+select 'limit/' || l.name from unnest(%(limits)s::text[]) as l (name)
+union all
+select g.name from yamlsched.gates g
+where g.namespace = %(namespace)s and g.name like 'limit/%%/%%'
+  and split_part(g.name, '/', 2) = any (%(limits)s::text[]);
 
 -- name: lock_gates
--- The gates of jobs and of limits, from after the definitions were written until the end of the
--- transaction.
-select yamlsched.lock_gates(%(namespace)s, array(
-    select 'job/' || d.id from yamlsched.job_definitions d
-    where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]))
-    || array(select 'limit/' || l.name from unnest(%(limits)s::text[]) as l (name)));
+-- Lock gates, from after the definitions were written until the end of the transaction.
+select yamlsched.lock_gates(%(namespace)s, %(gates)s::text[]);
 
 -- name: limits
 -- The limits of the file in force: how many runs may execute under each.
-select substr(g.name, 7) as name, g.n from yamlsched.gates g
-where g.namespace = %(namespace)s and g.name like 'limit/%%' and g.n is not null;
+select substr(g.name, 7) as name, g.capacity from yamlsched.gates g
+where g.namespace = %(namespace)s and g.name like 'limit/%%' and g.capacity is not null;
 
 -- name: put_limits
 -- Write limits, whose gates are locked. A limit that has left the file has none.
 update yamlsched.gates g
-set n = l.n
+set capacity = l.n
 from unnest(%(names)s::text[], %(numbers)s::int[]) as l (name, n)
-where g.namespace = %(namespace)s and g.name = 'limit/' || l.name and g.n is distinct from l.n;
+where g.namespace = %(namespace)s and g.name = 'limit/' || l.name
+  and g.capacity is distinct from l.n;
 
 -- name: apply_spread
 -- Runs that have not been claimed and wait for their spread time get the one of the edited job,
@@ -172,8 +199,7 @@ update yamlsched.job_runs r
 set status       = 'cancelled',
     finished_at  = c.now,
     locked_until = null,
-    exclusive_of = null,
-    withheld     = 0,
+    blocked_on   = null,
     failed_at    = case when u.is_lost then c.now else r.failed_at end,
     error_type   = null,
     last_error   = 'job retired: it was removed from schedules.yaml at ' || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),

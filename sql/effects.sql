@@ -1,5 +1,5 @@
 -- An attempt is inside an effect that it claimed as long as it has the lease. After a cancel it may
--- be inside until the lease would have ended (held_until), because its handler may run until its
+-- be inside until the lease would have ended, because its handler may run until its
 -- worker's next heartbeat.
 
 -- name: claim
@@ -35,7 +35,7 @@ select (select m.key from made m) is not null as is_first,
        e.claimed_at,
        coalesce((select true from yamlsched.job_runs r
                  where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-                   and greatest(r.locked_until, r.held_until) > clock_timestamp()),
+                   and r.locked_until > clock_timestamp()),
                        false) as holder_is_live
 from ours
 left join yamlsched.effects e on e.namespace = %(namespace)s and e.key = %(key)s;
@@ -99,7 +99,7 @@ with unsettled as (
       and not (e.state = 'claimed' and exists (
           select from yamlsched.job_runs r
           where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-            and (r.status = 'running' or r.held_until > clock_timestamp())))
+            and (r.status = 'running' or r.locked_until > clock_timestamp())))
     for update
 ), done as (
     update yamlsched.effects e
@@ -121,7 +121,7 @@ from unsettled u;
 -- The state of an effect, and the run that entered it.
 select e.state, e.run_id, e.attempt, e.provider_key::text, e.claimed_at, e.doubted_at, e.done_at,
        coalesce((select r.locked_by = e.locked_by and r.attempts = e.attempt
-                        and (r.status = 'running' or r.held_until > clock_timestamp())
+                        and (r.status = 'running' or r.locked_until > clock_timestamp())
                  from yamlsched.job_runs r where r.id = e.run_id), false) as is_running
 from yamlsched.effects e
 where e.namespace = %(namespace)s and e.key = %(key)s;

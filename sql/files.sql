@@ -101,7 +101,7 @@ select (select max(m.version) from yamlsched.migrations m) as version,
                select r.id
                from yamlsched.job_runs r
                where r.namespace = k.namespace and r.lane = e.lane and r.priority = e.priority
-                 and r.withheld = 0
+                 and r.blocked_on is null
                  and r.finished_at is null and r.run_at <= c.now
                  and yamlsched.has_no_worker(r, c.now)
                order by r.run_at, r.id limit 1) r
@@ -109,14 +109,14 @@ select (select max(m.version) from yamlsched.migrations m) as version,
        ), (
            select true
            from yamlsched.job_runs r
-           where r.namespace = k.namespace and r.withheld <> 0 and r.finished_at is null
-             and r.run_at <= c.now
-           order by r.namespace, r.definition_id, r.withheld, r.run_at, r.id limit 1
+           where r.namespace = k.namespace and r.blocked_on is not null
+             and r.finished_at is null and r.run_at <= c.now
+           order by r.namespace, r.blocked_on, r.priority, r.run_at, r.id limit 1
        ), (
            select true
-           from yamlsched.job_runs r
-           where r.namespace = k.namespace and r.held_until <= c.now
-           order by r.namespace, r.held_until limit 1
+           from yamlsched.permits p
+           where p.namespace = k.namespace
+           order by p.namespace, p.name, p.n limit 1
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true),
            false) as needs_housekeeping,
@@ -126,7 +126,7 @@ select (select max(m.version) from yamlsched.migrations m) as version,
            select true      -- a deletion, or a partial restore: the number is in the file
            from yamlsched.job_definitions d
            where d.namespace = k.namespace and d.limit_name is not null and d.retired_at is null
-             and (select g.n from yamlsched.gates g
+             and (select g.capacity from yamlsched.gates g
                   where g.namespace = d.namespace and g.name = 'limit/' || d.limit_name) is null
            order by d.namespace, d.limit_name limit 1
        ), false) as has_lost_limits,

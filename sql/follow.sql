@@ -52,9 +52,9 @@ where d.id = any (%(ids)s::bigint[]) and r.namespace = d.namespace and r.definit
 -- name: wake
 -- Have the next claim look again at what waits for slots of these jobs, which have a run or a gap
 -- now.
-select yamlsched.hand_on(%(namespace)s, array(
-    select distinct a.definition_id from yamlsched.awaits a
-    where a.outcome is null and a.definition_id = any (%(ids)s::bigint[])), '{}', %(now)s);
+select yamlsched.promote(%(namespace)s, array(
+    select distinct 'after/' || a.definition_id from yamlsched.awaits a
+    where a.outcome is null and a.definition_id = any (%(ids)s::bigint[])), 0, %(now)s);
 
 -- name: jobs
 -- The jobs that have due runs that are not released.
@@ -63,31 +63,36 @@ where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
   and r.run_at <= coalesce(%(now)s::timestamptz, clock_timestamp());
 
 -- name: hold
--- Lock the runs of these jobs that are not released.
+-- Lock the runs of these jobs that are not released. One that may be executed was cancelled.
 select r.id from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
-  and r.definition_id = any (%(jobs)s::bigint[])
+  and r.definition_id = any (%(jobs)s::bigint[]) and r.locked_until is null
 order by r.id for no key update skip locked;
 
 -- name: gates
-select n.job
-from (select r.definition_id as job from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])
+-- Lock the gates that decide about runs; those that another session has are not returned.
+select n.name
+from (select k.kind || r.definition_id as name
+      from yamlsched.job_runs r cross join unnest(array['after/', 'closed/']) as k (kind)
+      where r.id = any (%(ids)s::bigint[])
       union
-      select a.definition_id from yamlsched.awaits a where a.run_id = any (%(ids)s::bigint[])
-        and a.outcome is null) n
+      select 'after/' || a.definition_id from yamlsched.awaits a
+      where a.run_id = any (%(ids)s::bigint[]) and a.outcome is null) n
 cross join lateral (
     select from yamlsched.gates g
-    where g.namespace = %(namespace)s and g.name = 'job/' || n.job for no key update skip locked) g;
+    where g.namespace = %(namespace)s and g.name = n.name for no key update skip locked) g;
 
 -- name: facts
 -- What decides about the runs: a row for each job that a run waits for, at least one for each run.
 -- Runs of a job whose slots exclude each other are not released while one that was released is
 -- unfinished.
-select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.withheld, d.job_type,
-       d.overlap, d.catchup,
+select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.blocked_on,
+       d.job_type, d.overlap, d.catchup,
        d.catchup_window, d.on_upstream_failure, d.schedule, d.timezone, d.effective_from,
        yamlsched.is_withheld(d, c.now) as is_closed,
-       yamlsched.is_taken(d.id, c.now) or exists (
+       exists (
+           select from yamlsched.permits p
+           where p.namespace = d.namespace and p.name = 'job/' || d.id) or exists (
            select from yamlsched.job_runs o
            where o.namespace = r.namespace and o.definition_id = d.id and o.finished_at is null
              and o.exclusive
@@ -106,7 +111,7 @@ order by r.definition_id, r.scheduled_for, r.id, f.job_type;
 -- name: release
 with released as (
     update yamlsched.job_runs r
-    set unreleased = false, released_at = %(now)s, run_at = d.run_at, withheld = 0,
+    set unreleased = false, released_at = %(now)s, run_at = d.run_at, blocked_on = null,
         updated_at = %(now)s
     from unnest(%(ids)s::bigint[], %(run_at)s::timestamptz[]) as d (id, run_at)
     where r.id = d.id and r.unreleased and r.finished_at is null
@@ -120,10 +125,12 @@ from unnest(%(run_id)s::bigint[], %(upstream_id)s::bigint[], %(upstream_run_id)s
 where a.run_id = e.run_id and a.definition_id = e.upstream_id
   and a.run_id in (select r.id from released r);
 
--- name: withhold
-update yamlsched.job_runs r set withheld = w.reason
-from unnest(%(ids)s::bigint[], %(reasons)s::smallint[]) as w (id, reason)
-where r.id = w.id and r.unreleased and r.finished_at is null and r.withheld <> w.reason;
+-- name: block
+-- Store at which gates runs wait that are not released; null: for their time only.
+update yamlsched.job_runs r set blocked_on = b.gate
+from unnest(%(ids)s::bigint[], %(gates)s::text[]) as b (id, gate)
+where r.id = b.id and r.unreleased and r.finished_at is null
+  and r.blocked_on is distinct from b.gate;
 
 -- name: remove
 -- The runs of slots that have become gaps. Their keys are free for a backfill.
@@ -132,7 +139,7 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'queued';
 
 -- name: cancel
 update yamlsched.job_runs r
-set status = 'cancelled', finished_at = %(now)s, updated_at = %(now)s, withheld = 0,
+set status = 'cancelled', finished_at = %(now)s, updated_at = %(now)s, blocked_on = null,
     last_error = c.reason
 from unnest(%(ids)s::bigint[], %(reasons)s::text[]) as c (id, reason)
 where r.id = c.id and r.unreleased and r.finished_at is null;
@@ -178,12 +185,11 @@ where d.namespace = %(namespace)s and d.retired_at is null and (d.after <> '{}' 
 -- that wait for other jobs are decided about by `decide`. While a job is paused, nothing of it is
 -- late. What this sync has created is left to the next one.
 select r.id, r.definition_id, d.job_type, d.schedule, d.timezone, d.effective_from,
-       r.scheduled_for as slot,
-       r.limit_name, c.now
+       r.scheduled_for as slot, r.gates, c.now
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_definitions d
 cross join lateral (
-    select w.id, w.definition_id, w.scheduled_for, w.limit_name
+    select w.id, w.definition_id, w.scheduled_for, yamlsched.gates_of(w, d, c.now) as gates
     from yamlsched.job_runs w
     where w.definition_id = d.id and w.finished_at is null and w.status = 'queued'
       and w.started_at is null
@@ -206,6 +212,6 @@ from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.is_followed
     and d.updated_at > clock_timestamp() - interval '5 minutes'
 join yamlsched.job_runs r on r.definition_id = d.id and r.finished_at > c.now - interval '5 minutes'
-    and r.status = 'succeeded' and r.held_until is null
+    and r.status = 'succeeded' and r.locked_until is null
 join yamlsched.awaits a on a.definition_id = d.id and a.slot = r.scheduled_for and a.outcome is null
-join yamlsched.job_runs w on w.id = a.run_id and w.withheld = 4;
+join yamlsched.job_runs w on w.id = a.run_id and w.blocked_on like 'after/%%';

@@ -144,13 +144,11 @@ where d.namespace = any (%(namespaces)s) and d.slots_error is not null and d.ena
 order by d.job_type limit %(limit)s;
 
 -- name: limits
--- The limits for which runs wait, in words.
-select g.namespace, w.waits
-from yamlsched.gates g
-cross join lateral (select yamlsched.waits_for(r) as waits from yamlsched.job_runs r
-                    where g.name = 'limit/' || r.limit_name and r.namespace = g.namespace
-                      and r.withheld = 3 limit 1) w
-where g.namespace = any (%(namespaces)s) and g.n is not null;
+-- The limits for which runs wait, in words: the first twenty.
+select n.namespace, yamlsched.limit_line(n.namespace, w.name) as waits
+from unnest(%(namespaces)s::text[]) as n (namespace)
+cross join lateral (
+    select g.name from yamlsched.waited_for(n.namespace) g where g.name like 'limit/%%' limit 20) w;
 
 -- name: held_up
 -- The jobs with runs that wait, directly or through others, for a run that is dead or cancelled:

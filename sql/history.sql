@@ -183,7 +183,7 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
             else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id
                 and f.attempt = 1) end as first_started_at,
        case when r.status in ('queued', 'failed') and not r.unreleased
-         and r.withheld not in (1, 2, 4)
+         and coalesce(r.blocked_on like 'limit/%%', true)
                  and not yamlsched.is_withheld(d, clock_timestamp())
             then greatest(r.run_at, r.created_at, r.released_at, r.ready_at) end as waits_since,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
@@ -229,7 +229,7 @@ select e.key,
        case when e.state = 'claimed' and not exists (
                 select from yamlsched.job_runs r
                 where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-                  and (r.status = 'running' or r.held_until > clock_timestamp()))
+                  and (r.status = 'running' or r.locked_until > clock_timestamp()))
             then 'in_doubt' else e.state end as state,
        e.provider_key::text, e.attempt, e.result, e.claimed_at, e.doubted_at, e.done_at
 from yamlsched.effects e

@@ -82,7 +82,7 @@ cross join lateral (
         union all
         (select r.id, r.idempotency_key, r.attempts, r.scheduled_for, r.by_hand, r.started_at, null,
             true, false,
-                case when not r.unreleased and r.withheld not in (1, 2, 4)
+                case when not r.unreleased and coalesce(r.blocked_on like 'limit/%%', true)
                     then yamlsched.could_begin_at(r, d.spread) end
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.finished_at is null

@@ -14,7 +14,7 @@ from (select) one left join yamlsched.files_in_force f on f.namespace = %(namesp
 select set_config('synchronous_commit', 'off', true) as synchronous_commit,
        exists (
            select from yamlsched.job_runs r
-           where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null
+           where r.namespace = %(namespace)s and r.blocked_on is null and r.finished_at is null
              and r.run_at <= clock_timestamp()
        ) as is_busy;
 

@@ -3,34 +3,29 @@
 -- are the fields of `ClaimedRun`.
 
 -- name: claim
--- Claim due runs of one lane. `priorities`, `offsets` and `limits` are passes: first those in which
--- a lower level gets its share, then the levels in order, each behind what its own pass has taken.
--- `skipped` are jobs that this worker may not claim, or whose gate it did not get. Runs that stand
--- at a gate are only named: slot runs of a job with overlap wait or skip, runs of a job with a
--- limit, and of a closed job. They are for `claim_gated`. So are those that are not released, for
--- runs/follow.py. A run that was created for another lane than its job has now is moved to it.
+-- Claim due runs of one lane, by the levels in the order of `priorities`. `skipped` are jobs that
+-- this worker may not claim, or whose gate it did not get. Runs that stand at a gate are only
+-- named, for `claim_gated`, and those that are not released, for runs/follow.py. A run that was
+-- created for another lane than its job has now is moved to it.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), picked as materialized (
     select w.*
-    from (select u.priority, u.past, u.most
-          from unnest(%(priorities)s::smallint[], %(offsets)s::int[], %(limits)s::int[])
-              with ordinality as u (priority, past, most, nth)
+    from (select u.level from unnest(%(priorities)s::smallint[]) with ordinality as u (level, nth)
           order by u.nth) p
     cross join lateral (
         select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.error_type,
                r.unreleased
         from yamlsched.job_runs r
-        where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.priority
-          and r.withheld = 0
-          and r.finished_at is null and r.run_at <= (select c.now from clock c)
-          and r.status <> 'running'
+        where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.level
+          and r.blocked_on is null and r.finished_at is null
+          and r.run_at <= (select c.now from clock c) and r.locked_until is null
           and r.attempts < r.max_attempts                        -- else `reclaim` marks it dead
           and r.definition_id <= %(newest)s::bigint
           -- hashed
           and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))
         order by r.run_at, r.id
-        limit p.most offset p.past
+        limit %(limit)s
         for no key update skip locked
     ) w
     limit %(limit)s
@@ -59,7 +54,7 @@ with clock as materialized (
     set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
         locked_until = (select c.now from clock c) + (select j.lease from job j
             where j.id = r.definition_id),
-        held_until = null, limit_name = null, started_at = (select c.now from clock c),
+        started_at = (select c.now from clock c),
         updated_at = (select c.now from clock c), cpu_seconds = null, peak_memory_bytes = null,
         revision = %(revision)s
     where r.ctid = any (array(select s.ctid from sorted s where not s.is_misplaced
@@ -84,8 +79,9 @@ from sorted s
 where s.is_misplaced or s.is_gated;
 
 -- name: claim_gated
--- Claim those of some runs that may execute; see the function in schema.sql. `state` is
--- "withheld" for those that may not, and "busy" where another session has their gate.
+-- Claim those of some runs that may execute; see the function in schema.sql. `state` is "blocked"
+-- for those that may not, and "busy" where another session has their gate, or their turn comes
+-- with the next claim.
 select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt,
        r.max_attempts,
        r.payload::text, r.scheduled_for is not null
@@ -97,9 +93,9 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
            where d.id = r.definition_id) <> '{}'
             then yamlsched.upstream_results(r.id)::text end as upstream,
        r.priority, r.definition_id,
-       case when r.status = 'running' then 'claimed' when r.withheld <> 0 then 'withheld'
+       case when r.status = 'running' then 'claimed' when r.blocked_on is not null then 'blocked'
            else 'busy' end as state
-from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(token)s,
+from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(priorities)s::smallint[], %(token)s,
                            coalesce(%(now)s::timestamptz, clock_timestamp())) r;
 
 -- name: note_revision
@@ -111,49 +107,37 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = 
 -- name: reclaim
 -- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the
 -- run is dead. A waiting run without attempts left, which only an edit by hand can create, is
--- marked dead too. Whatever its job is, paused or disabled. Not the runs `held`, which this worker
--- ends itself. Looks at those that hold a turn, and at the first `most` entries of each lane and
--- level; null: at all.
+-- marked dead too. Of a run that was cancelled, or finished by its handler's own transaction, only
+-- locked_until is over. Whatever its job is, paused or disabled. Not the runs `held`, which this
+-- worker ends itself. Looks at those with permits, and at the first `most` entries of each lane and
+-- level; null: at all. `release` follows, in the same transaction.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), looked_at as materialized (
     select r.id
     from yamlsched.lanes(%(namespace)s) l
     cross join lateral (
-        select e.id, e.status, e.locked_until, e.attempts, e.max_attempts
+        select e.id, e.locked_until, e.attempts, e.max_attempts
         from yamlsched.job_runs e
         where e.namespace = %(namespace)s and e.lane = l.lane and e.priority = l.priority
-          and e.withheld = 0
-          and e.finished_at is null and e.run_at <= (select c.now from clock c)
+          and e.blocked_on is null and e.finished_at is null
+          and e.run_at <= (select c.now from clock c)
         order by e.run_at, e.id limit %(most)s
     ) r
-    where case when r.status = 'running' then r.locked_until < (select c.now from clock c)
+    where case when r.locked_until is not null then r.locked_until < (select c.now from clock c)
                else r.attempts >= r.max_attempts end
     union
-    select r.id from yamlsched.job_runs r
-    where r.exclusive_of is not null and r.namespace = %(namespace)s
-      and r.locked_until < (select c.now from clock c)
-    union
-    select r.id from yamlsched.job_runs r
-    where r.limit_no is not null and r.namespace = %(namespace)s
-      and r.locked_until < (select c.now from clock c)
-    union
-    select r.id from yamlsched.job_runs r
-    where %(most)s::int is null and r.namespace = %(namespace)s and r.withheld <> 0
-      and r.finished_at is null
-      and r.status = 'running' and r.locked_until < (select c.now from clock c)
+    select p.run_id from yamlsched.permits p where p.namespace = %(namespace)s
 ), picked as materialized (
     -- checked again on the locked row
-    select r.id, r.definition_id, r.exclusive, r.limit_name, r.job_type, r.idempotency_key,
-           r.scheduled_for, r.attempts,
+    select r.id, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
            r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.revision,
-           r.status = 'running' as is_lost,
-           r.attempts >= r.max_attempts as is_last
+           r.status = 'running' as is_lost, r.attempts >= r.max_attempts as is_last,
+           r.status <> 'running' and r.locked_until is not null as is_released
     from yamlsched.job_runs r
-    where r.id = any (array(select l.id from looked_at l)) and r.finished_at is null
-      and r.id <> all (%(held)s::bigint[])
-      and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
-               else r.attempts >= r.max_attempts end
+    where r.id = any (array(select l.id from looked_at l)) and r.id <> all (%(held)s::bigint[])
+      and case when r.locked_until is not null then r.locked_until < (select c.now from clock c)
+               else r.finished_at is null and r.attempts >= r.max_attempts end
     order by r.id for no key update skip locked
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
@@ -162,10 +146,13 @@ with clock as materialized (
            %(lost_type)s, p.revision
     from picked p where p.is_lost
     on conflict (run_id, attempt) do nothing
+), unlocked as (
+    update yamlsched.job_runs r set locked_until = null
+    from picked p where r.id = p.id and p.is_released
 ), ended as (
     update yamlsched.job_runs r
-    set status = case when p.is_last then 'dead' else 'failed' end, withheld = 0,
-        locked_until = null, exclusive_of = null, limit_no = null, held_until = null,
+    set status = case when p.is_last then 'dead' else 'failed' end, blocked_on = null,
+        locked_until = null,
         finished_at = case when p.is_last then c.now end, dead_at = case
             when p.is_last then c.now end,
         failed_at = c.now, updated_at = c.now,
@@ -174,7 +161,7 @@ with clock as materialized (
                               end,
         error_type = case when p.is_lost then %(lost_type)s else 'AttemptsExhausted' end
     from picked p, clock c
-    where r.id = p.id
+    where r.id = p.id and not p.is_released
     returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at,
               r.trace_context
 ), on_dead_calls as (
@@ -197,40 +184,49 @@ with clock as materialized (
 )
 select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.attempts as attempt,
        p.max_attempts, p.prior_attempts, p.locked_by,
-       p.is_lost, p.is_last, p.limit_name,
-       case when p.exclusive or (select d.is_followed from yamlsched.job_definitions d
-           where d.id = p.definition_id)
-            then p.definition_id end as turn_of
+       p.is_lost, p.is_last and not p.is_released as is_last
 from picked p;
 
--- name: hand_on
--- Let go what waited for runs that this transaction has ended.
-select yamlsched.hand_on(%(namespace)s, %(jobs)s::bigint[], %(limits)s::text[],
-    coalesce(%(now)s::timestamptz, clock_timestamp()));
+-- name: release
+-- Return the permits of runs that this transaction has ended, and offer their room. It follows each
+-- statement that ends runs.
+select yamlsched.release(%(namespace)s, %(ids)s::bigint[],
+                         coalesce(%(now)s::timestamptz, clock_timestamp()));
+
+-- name: promote
+-- Offer the room of gates.
+select yamlsched.promote(%(namespace)s, %(names)s::text[], 0,
+                         coalesce(%(now)s::timestamptz, clock_timestamp())) as offered;
 
 -- name: sweep
-select yamlsched.sweep(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()));
+select yamlsched.sweep(%(namespace)s, %(at_once)s,
+                       coalesce(%(now)s::timestamptz, clock_timestamp())) as offered;
+
+-- name: repair
+select yamlsched.repair(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()))
+    as repaired;
 
 -- name: heartbeat
--- Renew leases, each only if its run is still ours. The duration is that of the claim, which the
--- worker computes with, also if the job has a shorter lease now. A row that a handler's own
--- transaction has locked is skipped: it is about to finish. `is true` makes the planner hash the
--- list instead of reading it once per row.
-update yamlsched.job_runs r
-set locked_until = coalesce(%(now)s::timestamptz,
-    clock_timestamp()) + make_interval(secs => %(lease)s::float8),
-    held_until   = case when r.held_until is not null
-                        then coalesce(%(now)s::timestamptz, clock_timestamp())
-                             + make_interval(secs => %(lease)s::float8) end
-where r.id = any (array(
-    select m.id from yamlsched.job_runs m
-    where m.id = any (%(ids)s::bigint[])
-      and m.status = 'running'
-      and ((m.id, m.attempts, m.locked_by) in
-           (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[],
-               %(tokens)s::text[]))) is true
-    for no key update of m skip locked))
-returning r.id;
+-- Renew locked_until of the runs that a worker holds, each only if nobody else has claimed it
+-- since: also of one that was cancelled, or finished by its handler's own transaction, until the
+-- worker has ended the handler. Returns those that are still ours. The duration is that of the
+-- claim, which the worker computes with, also if the job has a shorter lease now. A row that a
+-- handler's own transaction has locked is skipped: it is about to finish. `is true` makes the
+-- planner hash the list instead of reading it once per row.
+with renewed as (
+    update yamlsched.job_runs r
+    set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp())
+                       + make_interval(secs => %(lease)s::float8)
+    where r.id = any (array(
+        select m.id from yamlsched.job_runs m
+        where m.id = any (%(ids)s::bigint[]) and m.locked_until is not null
+          and ((m.id, m.attempts, m.locked_by) in
+               (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[],
+                   %(tokens)s::text[]))) is true
+        for no key update of m skip locked))
+    returning r.id, r.status
+)
+select n.id from renewed n where n.status = 'running';
 
 -- name: ownership
 -- What decides whose runs are: still ours (also while a row is locked), finished by our claim, or
@@ -240,10 +236,10 @@ from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
--- Write successes without a result, each only if its run is still ours and has nothing to hand on:
--- no turn, number or followers. The fence is the whole `where`.
+-- Write successes without a result, each only if its run is still ours and holds nothing to
+-- release: no permit, and nobody follows its job. The fence is the whole `where`.
 update yamlsched.job_runs r
-set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
+set status = 'succeeded', locked_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
     updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
     cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
@@ -252,29 +248,41 @@ from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_se
   as o (id, attempt, token, cpu_seconds, peak)
 where r.id = o.id
   and r.status = 'running' and r.attempts = o.attempt and r.locked_by = o.token
-  and not r.exclusive and r.limit_no is null
+  and not r.exclusive
+  and (select p.n from yamlsched.permits p where p.run_id = r.id limit 1) is null
   and r.definition_id not in (select d.id from yamlsched.job_definitions d where d.is_followed)
 returning r.id;
 
 -- name: succeed_in
 -- Write the success of one run, as the last statement of its handler's own transaction. It runs
 -- with the handler's search_path: every name and operator is qualified, so that it cannot resolve
--- to anything else. A turn or a number is kept (held_until), for this transaction may be older than
--- what waits for it: `let_go` hands it on, or the sweep once its lease would have ended.
-update yamlsched.job_runs r
-set status = 'succeeded', locked_until = null,
-    held_until = case when r.exclusive or r.limit_no is not null
-                           or (select d.is_followed from yamlsched.job_definitions d
-                               where d.id operator(pg_catalog.=) r.definition_id)
-                                   then r.locked_until end,
-    exclusive_of = null,
-    result = %(result)s::pg_catalog.jsonb,
-    finished_at = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()
-where r.id operator(pg_catalog.=) %(id)s::pg_catalog.int8
-  and r.status operator(pg_catalog.=) 'running'::pg_catalog.text
-  and r.locked_by operator(pg_catalog.=) %(token)s::pg_catalog.text
-  and r.attempts operator(pg_catalog.=) %(attempt)s::pg_catalog.int4
-returning r.id;
+-- to anything else. If there is something to release, locked_until stays, for this transaction may
+-- be older than what waits: its worker releases it, or `reclaim`, which finds it by the permit.
+with ended as (
+    update yamlsched.job_runs r
+    set status = 'succeeded',
+        locked_until = case when r.exclusive or exists (
+                                select from yamlsched.permits p
+                                where p.run_id operator(pg_catalog.=) r.id) or (
+                                select d.is_followed from yamlsched.job_definitions d
+                                where d.id operator(pg_catalog.=) r.definition_id)
+                            then r.locked_until end,
+        result = %(result)s::pg_catalog.jsonb,
+        finished_at = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()
+    where r.id operator(pg_catalog.=) %(id)s::pg_catalog.int8
+      and r.status operator(pg_catalog.=) 'running'::pg_catalog.text
+      and r.locked_by operator(pg_catalog.=) %(token)s::pg_catalog.text
+      and r.attempts operator(pg_catalog.=) %(attempt)s::pg_catalog.int4
+    returning r.id, r.namespace, r.definition_id, r.locked_until
+), marked as (
+    insert into yamlsched.permits (namespace, name, n, run_id)
+    select e.namespace,
+           'after/'::pg_catalog.text operator(pg_catalog.||) e.definition_id::pg_catalog.text,
+           operator(pg_catalog.-) e.id, e.id
+    from ended e where e.locked_until is not null
+    on conflict do nothing
+)
+select e.id from ended e;
 
 -- name: finish
 -- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row
@@ -300,9 +308,6 @@ with outcome as materialized (
             else o.now + make_interval(secs => o.delay) end,
         -- locked_by stays: the last owner, and the proof for a lost commit answer
         locked_until = null,
-        exclusive_of = null,
-        limit_no     = null,
-        held_until   = null,
         finished_at  = case when o.status in ('succeeded', 'dead', 'cancelled') then o.now end,
         dead_at      = case when o.status = 'dead' then o.now end,
         failed_at    = case when o.error is null then r.failed_at else o.now end,
@@ -318,8 +323,8 @@ with outcome as materialized (
       and r.status = 'running'
       and r.attempts = o.attempt
       and r.locked_by = o.token
-    returning r.id, r.namespace, r.definition_id, r.exclusive, r.limit_name, r.idempotency_key,
-              r.status, r.run_at, r.started_at,
+    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.status, r.run_at,
+              r.started_at,
               r.trace_context, r.revision, o.attempt, o.token, o.error, o.error_type as type,
               o.stack, o.output,
               o.omitted_bytes, o.cpu_seconds, o.peak, o.now
@@ -357,22 +362,17 @@ with outcome as materialized (
       and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
-select f.id, f.run_at, f.limit_name,
-       case when f.exclusive or (select d.is_followed from yamlsched.job_definitions d
-           where d.id = f.definition_id)
-            then f.definition_id end as turn_of
-from finished f;
+select f.id, f.run_at from finished f;
 
--- name: let_go
--- End the hold of runs whose handlers have ended: they were cancelled, or their handler's own
--- transaction has finished them. One that was cancelled and is retried need not wait any longer.
+-- name: unlock
+-- The handlers of runs have ended that were cancelled, or finished by their handlers' own
+-- transactions: nobody executes them any more. `release` follows.
 update yamlsched.job_runs r
-set run_at = case when r.finished_at is null then coalesce(%(now)s::timestamptz,
-    clock_timestamp()) else r.run_at end,
-    held_until = null, limit_no = null
+set locked_until = null
 from unnest(%(ids)s::bigint[], %(tokens)s::text[]) as o (id, token)
-where r.id = o.id and r.locked_by = o.token and r.held_until is not null and r.locked_until is null
-returning r.definition_id as turn_of, r.limit_name;
+where r.id = o.id and r.locked_by = o.token and r.locked_until is not null
+  and r.status <> 'running'
+returning r.id;
 
 -- name: keep_outputs
 -- The outputs of attempts whose outcome is not written by `finish`: the run was cancelled, another
@@ -403,7 +403,7 @@ where r.id = o.id and r.attempts = o.attempt and r.locked_by = o.token
 -- What runs under a claim.
 select r.id, r.attempts as attempt, r.sessions_lost
 from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null
+where r.namespace = %(namespace)s and r.blocked_on is null and r.finished_at is null
   and r.status = 'running' and r.locked_by = %(token)s;
 
 -- name: scope
@@ -420,9 +420,8 @@ where d.namespace = %(namespace)s;
 -- How many runs may be claimed, counted up to a limit: shown as progress.
 select count(*) as runs
 from (select from yamlsched.job_runs r
-      where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null
-        and r.run_at <= clock_timestamp()
-        and r.status <> 'running'
+      where r.namespace = %(namespace)s and r.blocked_on is null and r.finished_at is null
+        and r.run_at <= clock_timestamp() and r.locked_until is null
       limit %(most)s) d;
 
 -- name: listen

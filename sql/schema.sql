@@ -80,6 +80,7 @@ create table yamlsched.job_definitions (
     lane           text not null generated always as (
         case when isolation = 'shared' then 'shared' else 'local' end) stored,
     limit_name     text,  -- a key of `limits` in the file
+    limit_by       text[] not null default '{}',  -- keys of the payload, by whose values it counts
     after          text[] not null default '{}',  -- names of jobs
     -- calendars: [{"name": "holidays", "dates": [...], "until": ...}]
     skip_on        jsonb not null default '[]',
@@ -200,10 +201,9 @@ create table yamlsched.job_runs (
     status          text not null default 'queued' check (status in (
                         'queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
     updated_at      timestamptz not null default clock_timestamp(),
-    locked_until    timestamptz,       -- the lease
-    exclusive_of    bigint,            -- the definition's id while such a run is running
-    -- until then its handler may be alive although exclusive_of is null: see job_runs_held
-    held_until      timestamptz,
+    -- Somebody may execute the run until then: the lease, also of one that was cancelled, or
+    -- finished by its handler's own transaction, until its worker knows that the handler has ended.
+    locked_until    timestamptz,
     finished_at     timestamptz,
     failed_at       timestamptz,       -- of the latest failed attempt
     -- finished_at of dead runs, for an index that does not mention status
@@ -212,16 +212,11 @@ create table yamlsched.job_runs (
     error_type      text,
     last_stack      text,
     result          jsonb,
-    -- Why a waiting run may not be claimed: 1 its job, 2 its turn, 3 its limit, 4 it is not
-    -- released; 0: it may. Whatever creates a run or brings it back writes 0. Only a claim stores a
-    -- reason, and who ends a reason writes 0, both under the gate of the reason: the next claim
-    -- looks again.
-    withheld        smallint not null default 0,
+    -- Of a waiting run the gate at which a claim found no room; null: it may be claimed. Only a
+    -- claim (and a pause, and who decides about followers) stores a name, under that gate. Who
+    -- makes room, or changes the run, writes null: the next claim looks again.
+    blocked_on      text,
     lane            text not null default 'local',  -- where it executes: local, shared
-    -- The limit that it has met, and its number while it executes under it. Of a limit of n, at
-    -- most n numbers are in use: nothing is counted up and down.
-    limit_name      text,
-    limit_no        integer,
     unreleased      boolean not null default false,  -- it waits for runs of other jobs; see awaits
     released_at     timestamptz,  -- when that ended
     -- created by a backfill, or retried before its first attempt
@@ -232,30 +227,20 @@ create table yamlsched.job_runs (
     cpu_seconds     double precision,
     peak_memory_bytes bigint,
     revision        text,  -- the commit of its code, abbreviated, or what YAMLSCHED_REVISION named
-    -- A lease exists exactly while a run is running: half-claimed rows cannot be stored.
-    constraint lease_iff_running check ((status = 'running') = (locked_until is not null)),
+    -- A running run has a lease: half-claimed rows cannot be stored.
+    constraint running_is_locked check (status <> 'running' or locked_until is not null),
+    constraint blocked_only_waiting check (blocked_on is null or finished_at is null),
     constraint finished_iff_final check ((status in ('succeeded', 'dead', 'cancelled'))
         = (finished_at is not null)),
     constraint dead_has_a_time check ((status = 'dead') = (dead_at is not null)),
     constraint attempts_within_budget check (attempts <= max_attempts),
     constraint running_has_an_owner check (status <> 'running'
-        or (locked_by is not null and attempts >= 1)),
-    constraint exclusive_only_while_running
-        check (exclusive_of is null or (status = 'running' and exclusive
-            and exclusive_of = definition_id))
+        or (locked_by is not null and attempts >= 1))
 ) with (fillfactor = 40);  -- room for the row version of a claim on the same page: no index changes
 
 -- One row per key, however many ticks race.
 create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key)
     where idempotency_key is not null;
--- At most one slot run of a wait or skip job executes at once, however it was created.
-create unique index job_runs_exclusive on yamlsched.job_runs (exclusive_of)
-    where exclusive_of is not null;
--- Runs that exclude others of their job and may be executing without exclusive_of, up to the end of
--- their lease: claimed while the job still had overlap: allow, or cancelled, when the handler lives
--- until its worker's next heartbeat. No other run of the job starts before.
-create index job_runs_held on yamlsched.job_runs (definition_id, held_until)
-    where held_until is not null and exclusive;
 create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, priority,
     run_at, id)
     where finished_at is null and exclusive;
@@ -274,27 +259,17 @@ create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at)
 create index job_runs_children on yamlsched.job_runs (parent_id, id) where parent_id is not null;
 -- What may be claimed, and what is executed: a claim changes no index.
 create index job_runs_ready on yamlsched.job_runs (namespace, lane, priority, run_at, id)
-    where withheld = 0 and finished_at is null;
-create index job_runs_withheld on yamlsched.job_runs (namespace, definition_id, withheld, run_at,
-    id)
-    where withheld <> 0 and finished_at is null;
--- Runs that hold a number, of a limit; and those that wait for one, in the order in which they get
--- it.
-create unique index job_runs_number on yamlsched.job_runs (namespace, limit_name, limit_no)
-    where limit_no is not null;
-create index job_runs_line on yamlsched.job_runs (namespace, limit_name, lane, withheld, priority,
-    run_at, id)
-    where limit_name is not null and finished_at is null;
--- Runs whose handler may be alive although they have ended.
-create index job_runs_held_until on yamlsched.job_runs (namespace, held_until)
-    where held_until is not null;
+    where blocked_on is null and finished_at is null;
+-- What waits at gates, in the order in which it is offered room.
+create index job_runs_blocked on yamlsched.job_runs (namespace, blocked_on, priority, run_at, id)
+    where blocked_on is not null and finished_at is null;
 create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
     where unreleased and finished_at is null;
 
--- Whether no worker owns an unfinished run: it waits, or its lease has ended.
+-- Whether no worker may execute an unfinished run: it waits, or its lease has ended.
 create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
     language sql immutable set search_path = pg_catalog, pg_temp
-as $$ select r.status <> 'running' or r.locked_until < now $$;
+as $$ select coalesce(r.locked_until < now, true) $$;
 
 -- What a run waits for: a slot of another job, and what became of it. A slot of a job that follows
 -- others gets its run at once, which is released when what it waits for has ended.
@@ -312,20 +287,34 @@ create table yamlsched.awaits (
 create index awaits_open on yamlsched.awaits (definition_id, slot) where outcome is null;
 create index awaits_ended on yamlsched.awaits (upstream_run_id) where upstream_run_id is not null;
 
--- A gate is a row to lock: that of a job, for its turn and for whether it is closed (paused,
--- disabled, retired), and that of a limit. The order of locks: own runs by id, gates by name, then
--- other runs, which are skipped if they are locked. So who holds a gate never waits for a run, and
--- a claim waits for nothing. A sync makes the gates of its jobs.
+-- A gate is a row to lock. closed/ID: of a job; no room while that is paused, disabled or retired.
+-- job/ID: its slot runs, if overlap is wait or skip. limit/NAME, and of a limit with `by`
+-- limit/NAME/VALUE. after/ID: what follows the job waits there. The order of locks: own runs by id,
+-- gates by name, then other runs, which are skipped if they are locked. So who holds a gate never
+-- waits for a run, and a claim waits for nothing. A sync makes those of jobs and limits.
 create table yamlsched.gates (
     namespace text not null,
-    name      text not null,           -- job/ID or limit/NAME
-    n         integer,                 -- of a limit: how many runs may execute at once
-    -- Of a limit: runs of lower levels whose share it is, which go before higher ones for 2 s.
-    ahead     bigint[] not null default '{}',
-    -- Of a job: an edit has skipped runs that another session had locked. The sweep continues it.
+    name      text not null,
+    capacity  integer,                 -- of limit/NAME; null: no bound. The others derive theirs
+    -- An edit has skipped runs that another session had locked. The sweep continues it.
     is_edited boolean not null default false,
     primary key (namespace, name)
 );
+create index gates_edited on yamlsched.gates (namespace, name) where is_edited;
+
+-- A run that executes holds a permit at each gate at which it stands, until nobody may execute it.
+-- n: a free number from 1 to the capacity. Two claims that do not see each other's permits take the
+-- same number, so that the key makes one run too many impossible, whatever locks there are.
+-- -run_id: granted without asking for room: it executed when its gate came to be.
+create table yamlsched.permits (
+    namespace text not null,
+    name      text not null,
+    n         bigint not null,
+    run_id    bigint not null,
+    primary key (namespace, name, n)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+-- Not with the name: a plan for an empty table would search it by that, and read the whole index.
+create index permits_run on yamlsched.permits (run_id);
 
 
 -- Attempts
@@ -1024,7 +1013,7 @@ begin
         select r.finished_at,
                case when r.status in ('queued', 'failed') and d.retired_at is not null
                    then 'skipped'
-                    when r.finished_at is null or r.held_until > upstream.now then 'waiting'
+                    when r.finished_at is null or r.locked_until > upstream.now then 'waiting'
                         else r.status end
         into ended_at, state
         from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
@@ -1082,20 +1071,20 @@ as $$
 $$;
 
 
--- Claims, turns and limits
+-- Gates and permits
 
--- The lanes and levels of what is unfinished and may be claimed: each lane by one index probe.
+-- The lanes and levels of what is unfinished and not blocked: each lane by one index probe.
 create function yamlsched.lanes(of_namespace text) returns table (lane text, priority smallint)
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     with recursive found (name) as (
         select (select r.lane from yamlsched.job_runs r
-                where r.namespace = of_namespace and r.withheld = 0 and r.finished_at is null
+                where r.namespace = of_namespace and r.blocked_on is null and r.finished_at is null
                 order by r.namespace, r.lane limit 1)
         union all
         select (select r.lane from yamlsched.job_runs r
-                where r.namespace = of_namespace and r.withheld = 0 and r.finished_at is null
-                  and r.lane > f.name
+                where r.namespace = of_namespace and r.blocked_on is null
+                  and r.finished_at is null and r.lane > f.name
                 order by r.namespace, r.lane limit 1)
         from found f where f.name is not null
     )
@@ -1104,8 +1093,64 @@ as $$
     where f.name is not null
 $$;
 
+-- The values of a payload that a limit with `by` counts separately, as part of a gate's name. Long
+-- values are cut, and secret ones hidden, and told apart by a hash.
+create function yamlsched.limit_value(payload jsonb, keys text[]) returns text
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select case when v.is_secret or octet_length(v.value) > 64
+                then case when v.is_secret then '' else left(v.value, 64) end
+                     || '#' || left(encode(sha256(convert_to(v.value, 'UTF8')), 'hex'), 16)
+                else v.value end
+    from (select jsonb_agg(payload -> k.key order by k.nth)::text as value,
+                 bool_or(k.key ~* 'pass|pwd|secret|token|cred|bearer|key|auth|cookie|salt')
+                     as is_secret
+          from unnest(keys) with ordinality as k (key, nth)) v
+$$;
+
+-- The gates at which a run stands, in the order in which a claim asks. A call of on_dead needs no
+-- permit of a limit.
+create function yamlsched.gates_of(
+    r yamlsched.job_runs, d yamlsched.job_definitions, now timestamptz) returns text[]
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select array_remove(array[
+        case when yamlsched.is_withheld(d, now) then 'closed/' || d.id end,
+        case when r.exclusive then 'job/' || d.id end,
+        case when coalesce(r.idempotency_key, '') not like 'on\_dead:%'
+             then 'limit/' || d.limit_name || case when d.limit_by = '{}' then ''
+                  else '/' || yamlsched.limit_value(r.payload, d.limit_by) end end], null)
+$$;
+
+-- How many runs may stand in each of these gates, and how many more than now. What a claim reads
+-- after it has locked the gates is true until it commits. A limit whose row was lost has no room.
+create function yamlsched.rooms(of_namespace text, names text[], now timestamptz)
+    returns table (name text, capacity integer, free bigint)
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select m.name, m.capacity, case when m.capacity is null then 2147483647 else greatest(
+               0, m.capacity - (select count(*) from yamlsched.permits p
+                                where p.namespace = of_namespace and p.name = m.name)) end
+    from (select n.name, case split_part(n.name, '/', 1)
+                     when 'limit' then coalesce((
+                         select g.capacity from yamlsched.gates g
+                         where g.namespace = of_namespace
+                           and g.name = 'limit/' || split_part(n.name, '/', 2)), (
+                         select 0 from yamlsched.job_definitions d
+                         where d.namespace = of_namespace
+                           and d.limit_name = split_part(n.name, '/', 2)
+                           and d.retired_at is null limit 1))
+                     when 'after' then null
+                     else (select case when yamlsched.is_withheld(d, rooms.now) then 0
+                                       when d.overlap <> 'allow' and n.name like 'job/%' then 1 end
+                           from yamlsched.job_definitions d
+                           where d.id = split_part(n.name, '/', 2)::bigint) end as capacity
+          from unnest(names) as n (name) offset 0) m
+$$;
+
 -- Lock gates, in one order, and wait for them. What is read after that, by a later statement, holds
--- until the end of the transaction.
+-- until the end of the transaction. Makes those that are missing: not for the end of a run, because
+-- a claim would wait for it.
 create function yamlsched.lock_gates(of_namespace text, names text[]) returns void
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -1121,480 +1166,488 @@ begin
 end
 $$;
 
--- Whether a slot run of a wait or skip job executes, or may: another one of the job has to wait.
-create function yamlsched.is_taken(job bigint, now timestamptz) returns boolean
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+-- Have claims look again at the first runs in line, of all lanes, as many as find room and `more`.
+-- One time in eight it begins with each of the lower levels, so that none waits for ever. Who calls
+-- it holds the gates, by an earlier statement. Returns how many runs.
+create function yamlsched.offer(
+    of_namespace text, names text[], more integer, now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
+declare
+    chance  float8 := random();
+    levels  smallint[] := case when chance < 0.125 then '{3,1,2}' when chance < 0.25 then '{2,1,3}'
+                               else '{1,2,3}' end;
+    offered bigint;
 begin
-    return exists (select from yamlsched.job_runs r where r.exclusive_of = job)
-        or exists (select from yamlsched.job_runs r where r.definition_id = job
-            and r.held_until >= now and r.exclusive);
+    update yamlsched.job_runs r
+    set blocked_on = null,
+        ready_at = case when r.blocked_on like 'limit/%' then r.ready_at else now end
+    where r.id = any (array(
+        select w.id
+        from yamlsched.rooms(of_namespace, names, now) m
+        cross join lateral (
+            select n.id from unnest(levels) as l (level)
+            cross join lateral (
+                select n.id from yamlsched.job_runs n
+                where n.namespace = of_namespace and n.blocked_on = m.name
+                  and n.priority = l.level and n.finished_at is null
+                order by n.run_at, n.id limit least(m.free, 5000) + more
+                for no key update skip locked) n
+            limit least(m.free, 5000) + more) w
+        where m.free > 0));
+    get diagnostics offered = row_count;
+    if offered > 0 then
+        perform pg_notify('yamlsched', of_namespace);
+    end if;
+    return offered;
 end
 $$;
 
--- How many numbers of a limit are free. After it was lowered, higher ones than n may be in use.
-create function yamlsched.free_numbers(of_namespace text, of_limit text) returns integer
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+-- Wait for gates, and offer their room.
+create function yamlsched.promote(
+    of_namespace text, names text[], more integer, now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 begin
-    return (select greatest(g.n, 0) from yamlsched.gates g where g.namespace = of_namespace
-        and g.name = 'limit/' || of_limit)
-         - (select count(*) from yamlsched.job_runs r
-            where r.namespace = of_namespace and r.limit_name = of_limit
-              and r.limit_no is not null);
+    perform from (select distinct u.name from unnest(names) as u (name) order by u.name) n
+    cross join lateral (
+        select from yamlsched.gates k
+        where k.namespace = of_namespace and k.name = n.name for no key update) g;
+    return yamlsched.offer(of_namespace, names, more, now);
 end
 $$;
 
--- Whether a run waits for a reason that an edit of its job has ended.
-create function yamlsched.waits_wrongly(r yamlsched.job_runs,
-    d yamlsched.job_definitions) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
+-- Return the permits of runs that have ended, in the transaction that has locked and ended them, by
+-- a later statement than that: an edit may have granted one in between. What waits for these jobs,
+-- and the room that a cancelled run was offered, is offered again.
+create function yamlsched.release(of_namespace text, run_ids bigint[], now timestamptz)
+    returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
-    select r.withheld = 2 and not r.exclusive
-        or r.withheld = 3 and (r.limit_name is distinct from d.limit_name
-            or r.lane not in (d.lane, 'local'))
+declare
+    names text[];
+begin
+    with returned as (
+        delete from yamlsched.permits p where p.run_id = any (run_ids) returning p.name
+    ), ended as (
+        select r, d from yamlsched.job_runs r
+        join yamlsched.job_definitions d on d.id = r.definition_id
+        where r.id = any (run_ids) and r.finished_at is not null
+    )
+    select array_agg(n.name) into names
+    from (select t.name from returned t
+          union
+          select 'after/' || (e.d).id from ended e where (e.d).is_followed or (e.d).after <> '{}'
+          union
+          select g.name from ended e
+          cross join unnest(yamlsched.gates_of(e.r, e.d, now)) as g (name)
+          where (e.r).status = 'cancelled') n;
+    return case when names is null then 0
+                else yamlsched.promote(of_namespace, names, 0, now) end;
+end
 $$;
 
--- Claim those of some runs that may execute, and store of the others why not. For runs at gates:
--- slot runs of a job with overlap wait or skip, runs of a job with a limit, and of one that is
--- closed. Returns all of these runs that it could lock, as they are then. A run that still is what
--- a claim takes has not got its gates: the next claim steps over its job.
-create function yamlsched.claim_gated(of_namespace text, run_ids bigint[], token text,
-    now timestamptz)
+-- Grant permits to those of some runs that find room at each of their gates, by level and time. One
+-- that finds none at one of them keeps its place at the others until the next claim. Returns those
+-- that got all of theirs.
+create function yamlsched.grant_permits(
+    of_namespace text, run_ids bigint[], levels smallint[], gates text[], now timestamptz)
+    returns bigint[]
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+declare
+    granted bigint[];
+begin
+    with standing as materialized (
+        select r.id, g.name,
+               row_number() over (partition by g.name order by array_position(
+                   levels, r.priority), r.run_at, r.id) as place
+        from yamlsched.job_runs r
+        join yamlsched.job_definitions d on d.id = r.definition_id
+        cross join lateral unnest(yamlsched.gates_of(r, d, now)) as g (name)
+        where r.id = any (run_ids)
+    ), room as materialized (
+        select * from yamlsched.rooms(of_namespace, gates, now)
+    ), refused as materialized (
+        select s.id from standing s left join room m on m.name = s.name
+        where m.name is null or s.place > m.free
+    ), number as materialized (
+        select m.name, i.n, row_number() over (partition by m.name order by i.n) as place
+        from room m cross join lateral generate_series(1, m.capacity) as i (n)
+        where (select p.run_id from yamlsched.permits p        -- a probe: no plan reads them all
+               where (p.namespace, p.name, p.n) = (of_namespace, m.name, i.n)) is null
+    ), permitted as (
+        insert into yamlsched.permits (namespace, name, n, run_id)
+        select of_namespace, s.name, coalesce(i.n, -s.id), s.id
+        from standing s left join number i on i.name = s.name and i.place = s.place
+        where s.id not in (select f.id from refused f) and s.name not like 'closed/%'
+    )
+    select array_agg(i.id) into granted from unnest(run_ids) as i (id)
+    where i.id not in (select f.id from refused f);
+    return coalesce(granted, '{}');
+end
+$$;
+
+-- Store of some runs, and of those like them among the next thousand, at which gate they wait.
+create function yamlsched.block(
+    of_namespace text, run_ids bigint[], gates text[], now timestamptz) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+begin
+    with rest as materialized (
+        select r.lane, r.priority, array_agg(distinct r.definition_id) as jobs
+        from yamlsched.job_runs r where r.id = any (run_ids) group by r.lane, r.priority
+    ), next as materialized (
+        select unnest(run_ids) as id
+        union
+        select n.id
+        from rest l
+        cross join lateral (
+            select e.id, e.definition_id from yamlsched.job_runs e
+            where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority
+              and e.blocked_on is null and e.finished_at is null and e.run_at <= now
+              and e.locked_until is null and not e.unreleased
+            order by e.run_at, e.id limit 1000) n
+        where n.definition_id = any (l.jobs)
+    ), waiting as materialized (
+        select r from yamlsched.job_runs r
+        where r.id = any (array(select n.id from next n)) and r.blocked_on is null
+          and r.finished_at is null and r.locked_until is null and not r.unreleased
+        order by r.id for no key update skip locked
+    ), full_gates as materialized (
+        select m.name from yamlsched.rooms(of_namespace, gates, now) m where m.free = 0
+    )
+    update yamlsched.job_runs r
+    set blocked_on = b.name
+    from (select (w.r).id, (select g.name
+                            from unnest(yamlsched.gates_of(w.r, d, now))
+                                with ordinality as g (name, nth)
+                            where g.name in (select f.name from full_gates f)
+                            order by g.nth limit 1) as name
+          from waiting w join yamlsched.job_definitions d on d.id = (w.r).definition_id) b
+    where r.id = b.id and b.name is not null;
+end
+$$;
+
+-- Claim those of some runs that may execute, and store of the others at which gate they wait.
+-- Waits for no lock of a run or a gate, but where another claim makes the gate of a new value.
+-- Returns all of the runs that it could lock. One that still may be claimed has not got its gates,
+-- or its turn comes with the next claim.
+create function yamlsched.claim_gated(
+    of_namespace text, run_ids bigint[], levels smallint[], token text, now timestamptz)
     returns setof yamlsched.job_runs
     language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
     held    bigint[];
     gates   text[];
-    waiting bigint[];
-    limits  text[];
+    granted bigint[];
 begin
     held := array(
         select r.id from yamlsched.job_runs r
-        where r.id = any (run_ids) and r.withheld = 0 and r.finished_at is null
-          and r.status <> 'running' and r.run_at <= now
-          and not r.unreleased
+        where r.id = any (run_ids) and r.blocked_on is null and r.finished_at is null
+          and r.locked_until is null and r.run_at <= now and not r.unreleased
         order by r.id for no key update skip locked);
     gates := array(
-        select g.name from yamlsched.gates g
-        where g.namespace = of_namespace and g.name = any (array(
-            select n.name from yamlsched.job_runs r
-            join yamlsched.job_definitions d on d.id = r.definition_id
-            cross join lateral (values ('job/' || d.id), ('limit/' || d.limit_name),
-                ('limit/' || r.limit_name)) n (name)
-            where r.id = any (held)))
-        order by g.name for no key update skip locked);
-    -- A later statement than the locks: it sees what the sessions before have committed.
-    with first as (
-        select w.id, w.priority, w.run_at, w.exclusive, d.lease, l.limit_name,
-               coalesce(g.ahead, '{}') as ahead,
-               row_number() over (partition by w.definition_id, w.exclusive order by w.priority,
-                   w.run_at, w.id) as nth
-        from yamlsched.job_runs w
-        join yamlsched.job_definitions d on d.id = w.definition_id
-        cross join lateral (  -- a call of on_dead needs no number
-            select case when coalesce(w.idempotency_key, '') not like 'on\_dead:%'
-                   then d.limit_name end as limit_name) l
-        left join yamlsched.gates g on g.namespace = of_namespace
-            and g.name = 'limit/' || l.limit_name
-        where w.id = any (held) and 'job/' || d.id = any (gates)
-          and not yamlsched.is_withheld(d, now)
-          and (l.limit_name is null or 'limit/' || l.limit_name = any (gates))
-          and not (w.exclusive and yamlsched.is_taken(d.id, now))
-    ), line as (
-        select f.*, row_number() over (partition by f.limit_name
-                                       order by f.id <> all (f.ahead), f.priority, f.run_at,
-                                       f.id) as place
-        from first f where f.nth = 1 or not f.exclusive
-    ), free as (
-        select substr(g.name, 7) as limit_name, i.number, row_number() over (partition by g.name
-            order by i.number) as place
-        from yamlsched.gates g
-        cross join lateral generate_series(1, g.n) as i (number)
-        where g.namespace = of_namespace
-          and g.name = any (array(select distinct 'limit/' || l.limit_name from line l))
-          and not exists (select from yamlsched.job_runs u
-                          where u.namespace = of_namespace and u.limit_name = substr(g.name, 7)
-                            and u.limit_no = i.number)
-    )
+        select distinct g.name
+        from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
+        cross join lateral unnest(yamlsched.gates_of(r, d, now)) as g (name)
+        where r.id = any (held));
+    insert into yamlsched.gates (namespace, name)      -- of values; sync makes the others
+    select of_namespace, n.name from unnest(gates) as n (name)
+    where (select g.name from yamlsched.gates g
+           where g.namespace = of_namespace and g.name = n.name) is null
+    order by n.name on conflict do nothing;
+    gates := array(
+        select g.name from (select n.name from unnest(gates) as n (name) order by n.name) n
+        cross join lateral (        -- by index, whatever the statistics are
+            select k.name from yamlsched.gates k
+            where k.namespace = of_namespace and k.name = n.name
+            for no key update skip locked) g);
+    -- Later statements than the locks: they see what the sessions before have committed.
+    granted := yamlsched.grant_permits(of_namespace, held, levels, gates, now);
     update yamlsched.job_runs r
-    set status = 'running', attempts = r.attempts + 1, locked_by = token,
-        locked_until = now + l.lease,
-        exclusive_of = case when r.exclusive then r.definition_id end, limit_name = l.limit_name,
-        limit_no = f.number,
-        held_until = null, started_at = now, updated_at = now
-    from line l
-    left join free f on f.limit_name = l.limit_name and f.place = l.place
-    where r.id = l.id
-      and (l.limit_name is null or f.place <= yamlsched.free_numbers(of_namespace, l.limit_name) - (
-              -- What was let go before it, of other lanes, keeps its place for 2 s: else the lane
-              -- that ends a run, and claims at once, would take the number each time. So does the
-              -- share of a lower level.
-              select count(*)
-              from (select distinct d.lane from yamlsched.job_definitions d
-                    where d.namespace = of_namespace and d.limit_name = l.limit_name) k
-              join yamlsched.job_runs o on o.namespace = of_namespace
-                  and o.limit_name = l.limit_name and o.lane = k.lane
-              where o.withheld = 0 and o.finished_at is null and o.status <> 'running'
-                and o.run_at <= now
-                and o.updated_at > now - interval '2 seconds'
-                and case when r.id = any (l.ahead) then false
-                         when o.id = any (l.ahead) then o.id <> all (held)
-                         else o.lane <> r.lane
-                             and (o.priority, o.run_at, o.id) < (r.priority, r.run_at, r.id) end));
-    -- Those that are left, and those like them among the next thousand, so that no claim picks them
-    -- again.
-    waiting := array(
-        select f.id from yamlsched.job_runs f
-        where f.id = any (held) and f.status <> 'running'
-          and 'job/' || f.definition_id = any (gates)
-        union
-        select n.id
-        from (select f.lane, f.priority, array_agg(distinct f.definition_id) as jobs
-              from yamlsched.job_runs f
-              where f.id = any (held) and f.status <> 'running'
-                and 'job/' || f.definition_id = any (gates)
-              group by f.lane, f.priority) l
-        cross join lateral (
-            select e.id, e.definition_id from yamlsched.job_runs e
-            where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority
-              and e.withheld = 0
-              and e.finished_at is null and e.run_at <= now and not e.unreleased
-            order by e.run_at, e.id limit 1000) n
-        where n.definition_id = any (l.jobs));
-    with stored as (
-        update yamlsched.job_runs r
-        set withheld = w.reason, limit_name = case when w.reason = 3 then w.own_limit
-            else r.limit_name end
-        from (select o.id, l.own_limit,
-                     case when yamlsched.is_withheld(d, now) then 1
-                          when o.exclusive and yamlsched.is_taken(d.id, now) then 2
-                          when 'limit/' || l.own_limit = any (gates)
-                               and yamlsched.free_numbers(of_namespace, l.own_limit) <= 0 then 3
-                                   else 0 end as reason
-              from (select n.id, n.definition_id, n.exclusive, n.idempotency_key
-                  from yamlsched.job_runs n
-                    where n.id = any (waiting) and n.withheld = 0 and n.finished_at is null
-                      and n.status <> 'running'
-                      and coalesce('limit/' || n.limit_name = any (gates), true)
-                    order by n.id for no key update skip locked) o
-              join yamlsched.job_definitions d on d.id = o.definition_id
-              cross join lateral (
-                  select case when coalesce(o.idempotency_key, '') not like 'on\_dead:%'
-                         then d.limit_name end as own_limit) l) w
-        where r.id = w.id and w.reason > 0
-        returning r.withheld, r.limit_name)
-    select array_agg(distinct s.limit_name) into limits
-    from stored s where s.withheld < 3 and s.limit_name is not null;
-    if limits is not null then      -- they were the next in line
-        perform yamlsched.hand_on(of_namespace, '{}', limits, now);
+    set status = 'running', attempts = r.attempts + 1, locked_by = token, started_at = now,
+        locked_until = now + (select d.lease from yamlsched.job_definitions d
+                              where d.id = r.definition_id), updated_at = now
+    where r.id = any (granted);
+    if cardinality(granted) < cardinality(held) then
+        perform yamlsched.block(of_namespace, array(
+            select h.id from unnest(held) as h (id) where h.id <> all (granted)), gates, now);
+        -- What those have not used of limits. The runs of a job all stand at the same one.
+        perform yamlsched.offer(of_namespace, array(
+            select g.name from unnest(gates) as g (name) where g.name like 'limit/%'), 0, now);
     end if;
     return query select r.* from yamlsched.job_runs r where r.id = any (held);
 end
 $$;
 
--- Let go as many runs as are free of each of these limits, whose gates are locked; see hand_on.
--- They are chosen by priority, but each lower level gets one in eight, as in a claim. Returns how
--- many.
-create function yamlsched.offer_numbers(of_namespace text, limits text[],
-    now timestamptz) returns bigint
+-- Block a batch of the due runs of a closed job, in the order of ids, from after `past` on, so that
+-- they hold up no claim. Whether it is closed is asked under its gate: since the batch before, it
+-- may have been resumed. Returns the last id; null: none was left.
+create function yamlsched.block_closed(
+    of_namespace text, job bigint, past bigint, most integer, now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    chance  float8 := random();
-    other   float8 := chance + case when chance < 0.5 then 0.5 else -0.5 end;
-    numbers bigint;
+    last  bigint;
+    gates text[];
 begin
-    with class as materialized (
-        select distinct l.name, k.lane,
-               case when exists (select from yamlsched.lacks x where x.definition_id = d.id)
-                   then d.id end as job
-        from unnest(limits) as l (name)
-        join yamlsched.job_definitions d on d.namespace = of_namespace and d.limit_name = l.name
-        cross join lateral unnest(array[d.lane, case d.lane when 'shared' then 'local'
-            else d.lane end]) as k (lane)
-    ), free as materialized (
-        select c.*, greatest(0, yamlsched.free_numbers(of_namespace, c.name) - (
-            select count(*) from yamlsched.job_runs o
-            where o.namespace = of_namespace and o.limit_name = c.name and o.lane = c.lane
-              and o.withheld = 0
-              and o.finished_at is null and o.status <> 'running' and o.run_at <= now
-              and case when c.job is not null then o.definition_id = c.job
-                       else o.definition_id not in (select x.definition_id
-                           from yamlsched.lacks x) end)) as n
-        from class c
-    ), picked as materialized (
-        select w.id, w.is_share
-        from (select f.*, floor(f.n / 8.0 + chance) as low, floor(f.n / 8.0 + other) as normal
-            from free f) f
-        cross join lateral (
-            select n.id, p.nth < 3 as is_share
-            from (select u.level, u.past, u.most, u.nth
-                  from (values (3, 0, f.low, 1), (2, 0, f.normal, 2),
-                               (1, 0, f.n, 3), (2, f.normal, f.n, 4),
-                               (3, f.low, f.n, 5)) as u (level, past, most, nth)
-                  where u.most > 0 order by u.nth) p
-            cross join lateral (
-                select q.id from yamlsched.job_runs q
-                where q.namespace = of_namespace and q.limit_name = f.name and q.lane = f.lane
-                  and q.withheld = 3
-                  and q.priority = p.level and q.finished_at is null
-                  and case when f.job is not null then q.definition_id = f.job
-                           else q.definition_id not in (select x.definition_id
-                               from yamlsched.lacks x) end
-                order by q.run_at, q.id limit p.most offset p.past for no key update skip locked) n
-            limit f.n) w
-    ), offered as (
-        update yamlsched.job_runs r
-        set withheld = 0, updated_at = now      -- it keeps its place for 2 s: see claim_gated
-        where r.withheld = 3 and r.id = any (array(select p.id from picked p))
-        returning r.id, r.limit_name
-    ), shares as (
-        update yamlsched.gates g
-        set ahead = array(select o.id from offered o join picked p on p.id = o.id and p.is_share
-                          where 'limit/' || o.limit_name = g.name
-                          union all
-                          select o.id from yamlsched.job_runs o
-                          where o.id = any (g.ahead) and o.withheld = 0 and o.finished_at is null
-                            and o.status <> 'running' and o.updated_at > now - interval '2 seconds')
-        where g.namespace = of_namespace
-          and g.name = any (array(select 'limit/' || o.limit_name from offered o
-              join picked p on p.id = o.id
-                                  where p.is_share or g.ahead <> '{}'))
-    )
-    select count(*) into numbers from offered;
-    return numbers;
-end
-$$;
-
--- An edit of these jobs, whose gates are locked, ends the reasons of what waits, and moves it to
--- the lane where the job executes now: the next claim looks again. A run that another session has
--- locked is skipped, because that session may wait for the gate. The sweep continues with those:
--- not is_new.
-create function yamlsched.look_again(jobs bigint[], is_new boolean, now timestamptz) returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-begin
-    update yamlsched.job_runs r
-    set withheld = 0, limit_name = null, lane = e.lane,
-        ready_at = case when r.withheld in (1, 2) then now else r.ready_at end
-    from (select w.id, case when w.idempotency_key like 'on\_dead:%' then 'local'
-        else d.lane end as lane
-          from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
-          where d.id = any (jobs) and w.finished_at is null and w.status <> 'running'
-            and case when is_new then w.withheld <> 0 or w.lane <> d.lane
-                     else yamlsched.waits_wrongly(w, d) end
-          order by w.id for no key update of w skip locked) e
-    where r.id = e.id;
-    update yamlsched.gates g
-    set is_edited = e.is_edited
-    from (select d.namespace, 'job/' || d.id as name,
-                 exists (select from yamlsched.job_runs w
-                         where w.namespace = d.namespace and w.definition_id = d.id
-                           and w.withheld in (2, 3)
-                           and w.finished_at is null and yamlsched.waits_wrongly(w, d)) as is_edited
-          from yamlsched.job_definitions d where d.id = any (jobs)) e
-    where g.namespace = e.namespace and g.name = e.name and g.is_edited <> e.is_edited;
-end
-$$;
-
--- Let go what waited for runs that have ended: the next slot run of each of these jobs, what is not
--- released because of them, and as many runs as are free of each of these limits, in each class by
--- itself: a lane, and each job that some host cannot start, so that a missing program does not hold
--- up the others. Called in the transaction that has ended the
--- runs, after their rows were written. Returns how many runs were let go.
-create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[],
-    now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    turns     bigint[];
-    waiting   bigint[] := jobs;
-    followers bigint;
-    numbers   bigint := 0;
-    freed     bigint := 0;
-begin
-    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id
-        from unnest(jobs) as j (id))
-                                               || array(select 'limit/' || l.name
-                                                   from unnest(limits) as l (name)));
-    -- A claim that began before a reason was stored locks such a run for a moment, and then leaves
-    -- it. So who skips it comes back, for 0.2 s: a session that holds a run may wait for the gate
-    -- that is held here, and hands on itself afterwards.
-    for attempt in 1 .. 20 loop
-        with let_go as (
-            update yamlsched.job_runs r
-            set withheld = 0, ready_at = now
-            where r.withheld = 2 and r.id = any (array(
-                select w.id from unnest(waiting) as j (id)
-                cross join lateral (
-                    select n.id from yamlsched.job_runs n
-                    where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 2
-                      and n.finished_at is null
-                    order by n.run_at, n.id limit 1 for no key update skip locked) w
-                where not yamlsched.is_taken(j.id, now)))
-            returning r.definition_id)
-        select coalesce(array_agg(l.definition_id), '{}') into turns from let_go l;
-        update yamlsched.job_runs r
-        set withheld = 0
-        where r.withheld = 4 and r.id = any (array(
-            select w.id from yamlsched.job_runs w
-            where w.withheld = 4 and w.id = any (array(
-                select a.run_id from yamlsched.awaits a where a.definition_id = any (jobs)
-                       and a.outcome is null
-                union all
-                select u.id from yamlsched.job_runs u
-                where u.namespace = of_namespace and u.definition_id = any (jobs) and u.unreleased
-                  and u.finished_at is null))
-            order by w.id for no key update skip locked));
-        get diagnostics followers = row_count;
-        freed := freed + cardinality(turns) + followers;
-        waiting := array(
-            select j.id from unnest(waiting) as j (id)
-            where j.id <> all (turns) and not yamlsched.is_taken(j.id, now)
-              and exists (select from yamlsched.job_runs n
-                          where n.namespace = of_namespace and n.definition_id = j.id
-                            and n.withheld = 2
-                            and n.finished_at is null));
-        exit when waiting = '{}' and not exists (
-            select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
-            where a.definition_id = any (jobs) and a.outcome is null and w.withheld = 4);
-        perform pg_sleep(0.01);
-    end loop;
-    if limits <> '{}' then
-        numbers := yamlsched.offer_numbers(of_namespace, limits, now);
-    end if;
-    if freed + numbers > 0 then
-        perform pg_notify('yamlsched', of_namespace);
-    end if;
-    return freed + numbers;
-end
-$$;
-
--- Store of a batch of a job's due runs that they wait because it is closed or, if it is open, let
--- those go: in the order of ids, from after `past` on. Which of the two is asked under its gate:
--- since the batch before, it may have been resumed. A run that had been let go for a limit hands it
--- on. Returns the last id; null: none was left.
-create function yamlsched.mark_runs(of_namespace text, job bigint, past bigint, most integer,
-    now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    closed boolean;
-    last   bigint;
-    limits text[];
-begin
-    perform yamlsched.lock_gates(of_namespace, array['job/' || job]);
-    closed := (select yamlsched.is_withheld(d, now) from yamlsched.job_definitions d
-        where d.id = job);
+    perform yamlsched.lock_gates(of_namespace, array['closed/' || job]);
     with picked as materialized (
         select r.id from yamlsched.job_runs r
+        join yamlsched.job_definitions d on d.id = r.definition_id
         where r.definition_id = job and r.finished_at is null and r.id > past
-          and r.withheld = (not closed)::integer
-          and r.status <> 'running' and (not closed or r.run_at <= now and not r.unreleased)
-        -- the order of job_runs_history: what is marked is not read again
+          and r.blocked_on is null and r.locked_until is null and r.run_at <= now
+          and not r.unreleased and yamlsched.is_withheld(d, now)
+        -- the order of job_runs_history: what is blocked is not read again
         order by r.finished_at, r.id
-        limit most for no key update skip locked
-    ), marked as (
-        update yamlsched.job_runs r
-        set withheld = closed::integer, ready_at = case when closed then r.ready_at else now end
+        limit most for no key update of r skip locked
+    ), blocked as (
+        update yamlsched.job_runs r set blocked_on = 'closed/' || job
         where r.id = any (array(select p.id from picked p))
-        returning r.limit_name
     )
-    select (select max(p.id) from picked p), array_agg(distinct m.limit_name) into last, limits
-    from marked m where m.limit_name is not null;
-    if closed and limits is not null then
-        perform yamlsched.hand_on(of_namespace, '{}', limits, now);
-    elsif not closed and last is not null then
-        perform pg_notify('yamlsched', of_namespace);
+    select max(p.id) into last from picked p;
+    gates := array(select 'limit/' || d.limit_name from yamlsched.job_definitions d
+                   where d.id = job and d.limit_name is not null and d.limit_by = '{}');
+    if last is not null and gates <> '{}' then
+        perform yamlsched.promote(of_namespace, gates, 0, now);    -- one may have been offered
     end if;
     return last;
 end
 $$;
 
--- Repair and tidy up a namespace, once a second, whoever asks: runs whose handlers were left to
--- themselves have ended, and pauses are over. Returns how many runs waited for nothing: see
--- namespaces.repairs.
-create function yamlsched.sweep(of_namespace text, now timestamptz) returns bigint
+-- Whether a run waits at a gate at which it does not stand since an edit.
+create function yamlsched.waits_elsewhere(
+    r yamlsched.job_runs, d yamlsched.job_definitions, now timestamptz) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select r.blocked_on like 'limit/%' and r.blocked_on <> all (yamlsched.gates_of(r, d, now))
+$$;
+
+-- An edit of jobs, whose gates are locked: their runs no longer wait at gates at which they do not
+-- stand any more. A run that another session has locked is skipped, because that session may wait
+-- for the gate; the sweep continues with those.
+create function yamlsched.leave_gates(jobs bigint[], now timestamptz) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update yamlsched.job_runs r
+    set blocked_on = null
+    where r.id = any (array(
+        select w.id
+        from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+        where w.definition_id = any (jobs) and w.finished_at is null
+          and yamlsched.waits_elsewhere(w, d, now)
+        order by w.id for no key update of w skip locked));
+    update yamlsched.gates g set is_edited = true
+    from (select distinct w.namespace, w.blocked_on as name
+          from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+          where w.definition_id = any (jobs) and w.finished_at is null
+            and yamlsched.waits_elsewhere(w, d, now)) e
+    where (g.namespace, g.name) = (e.namespace, e.name);
+end
+$$;
+
+-- Continue the edits that have skipped runs.
+create function yamlsched.continue_edits(of_namespace text, now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    jobs   bigint[];
-    limits text[];
-    freed  bigint;
+    names text[];
+    freed bigint;
+begin
+    names := array(select g.name from yamlsched.gates g
+                   where g.namespace = of_namespace and g.is_edited
+                   order by g.name for no key update skip locked);
+    if names = '{}' then
+        return 0;
+    end if;
+    update yamlsched.job_runs r
+    set blocked_on = null
+    where r.id = any (array(
+        select w.id
+        from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+        where w.namespace = of_namespace and w.blocked_on = any (names) and w.finished_at is null
+          and yamlsched.waits_elsewhere(w, d, now)
+        order by w.id for no key update of w skip locked));
+    get diagnostics freed = row_count;
+    update yamlsched.gates g set is_edited = false
+    where g.namespace = of_namespace and g.name = any (names) and not exists (
+        select from yamlsched.job_runs w
+        join yamlsched.job_definitions d on d.id = w.definition_id
+        where w.namespace = of_namespace and w.blocked_on = g.name and w.finished_at is null
+          and yamlsched.waits_elsewhere(w, d, now));
+    return freed;
+end
+$$;
+
+-- The gates at which runs wait, each by one index probe; without those of followers.
+create function yamlsched.waited_for(of_namespace text) returns table (name text)
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    with recursive found (name) as (
+        select (select r.blocked_on from yamlsched.job_runs r
+                where r.namespace = of_namespace and r.blocked_on > 'b' and r.finished_at is null
+                order by r.blocked_on limit 1)
+        union all
+        select (select r.blocked_on from yamlsched.job_runs r
+                where r.namespace = of_namespace and r.blocked_on > f.name
+                  and r.finished_at is null order by r.blocked_on limit 1)
+        from found f where f.name is not null
+    )
+    select f.name from found f where f.name is not null
+$$;
+
+-- How many due runs that stand at gates are not blocked, of the first thousand of each lane and
+-- level: they have been offered room, or no claim has met them.
+create function yamlsched.unclaimed(of_namespace text, now timestamptz) returns bigint
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select count(*)
+    from yamlsched.lanes(of_namespace) l
+    cross join lateral (
+        select e.definition_id, e.exclusive from yamlsched.job_runs e
+        where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority
+          and e.blocked_on is null and e.finished_at is null and e.run_at <= unclaimed.now
+          and e.locked_until is null
+        order by e.run_at, e.id limit 1000) e
+    join yamlsched.job_definitions d on d.id = e.definition_id
+    where e.exclusive or d.limit_name is not null
+$$;
+
+-- Once a second, whoever asks first: offer all room again. So a pause ends by itself, an edit or a
+-- resume that was cut off goes on, and a run that nobody can start does not hold up those behind
+-- it: they are offered the room that it has not used. `at_once`: also within the second.
+create function yamlsched.sweep(of_namespace text, at_once boolean, now timestamptz)
+    returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+declare
+    names text[];
+    freed bigint;
 begin
     perform from yamlsched.namespaces n
-    where n.namespace = of_namespace and n.swept_at < now - interval '1 second'
+    where n.namespace = of_namespace and (at_once or n.swept_at < now - interval '1 second')
     for no key update skip locked;
     if not found then
         return 0;
     end if;
-    insert into yamlsched.gates (namespace, name)      -- those that a partial restore has lost
-    select d.namespace, 'job/' || d.id from yamlsched.job_definitions d
-    where d.namespace = of_namespace
-      and not exists (select from yamlsched.gates g where g.namespace = of_namespace
-          and g.name = 'job/' || d.id)
-    on conflict do nothing;
-    with ended as (
-        update yamlsched.job_runs r set held_until = null, limit_no = null
-        where r.id = any (array(
-            select h.id from yamlsched.job_runs h
-            where h.namespace = of_namespace and h.held_until < now and h.status <> 'running'
-            order by h.held_until limit 1000        -- else a plan for all instants reads every run
-            for no key update skip locked))
-        returning r.definition_id, r.limit_name)
-    select array_agg(distinct e.definition_id),
-           array_agg(distinct e.limit_name) filter (where e.limit_name is not null)
-    into jobs, limits from ended e;
-    perform yamlsched.hand_on(of_namespace, jobs, limits, now) where jobs is not null;
-    jobs := array(select substr(g.name, 5)::bigint from yamlsched.gates g
-                  where g.namespace = of_namespace and g.is_edited and g.name like 'job/%');
-    if jobs <> '{}' then
-        perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id
-            from unnest(jobs) as j (id)));
-        perform yamlsched.look_again(jobs, false, now);
+    update yamlsched.namespaces n set swept_at = now where n.namespace = of_namespace;
+    freed := yamlsched.continue_edits(of_namespace, now);
+    names := array(select w.name from yamlsched.waited_for(of_namespace) w);
+    names := array(select m.name from yamlsched.rooms(of_namespace, names, now) m
+                   where m.free > 0);
+    if names <> '{}' then
+        freed := freed + yamlsched.promote(
+            of_namespace, names, greatest(10, yamlsched.unclaimed(of_namespace, now))::integer,
+            now);
     end if;
-    jobs := array(
-        select d.id from yamlsched.job_definitions d
-        where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
-          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace
-              and r.definition_id = d.id
-                      and r.withheld = 1 and r.finished_at is null));
-    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id
-        from unnest(jobs) as j (id)));
-    perform yamlsched.mark_runs(of_namespace, j.id, 0, 20000, now) from unnest(jobs) as j (id);
-    jobs := array(
-        select d.id from yamlsched.job_definitions d
-        where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
-          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace
-              and r.definition_id = d.id
-                      and r.withheld = 2 and not r.unreleased and r.finished_at is null)
-          and not yamlsched.is_taken(d.id, now)     -- who ends that run hands on
-          and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace
-              and r.definition_id = d.id
-                          and r.withheld in (0, 3) and r.finished_at is null and r.exclusive
-                              and r.run_at <= now));
-    limits := array(
-        select substr(g.name, 7) from yamlsched.gates g
-        where g.namespace = of_namespace and g.name like 'limit/%'
-          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace
-              and r.limit_name = substr(g.name, 7)
-                      and r.withheld = 3 and r.finished_at is null));
-    freed := case when jobs = '{}' then 0 else yamlsched.hand_on(of_namespace, jobs, '{}', now) end;
-    -- Of limits, only where every host can start every job: a job that a host lacks is a class of
-    -- its own from then on.
-    freed := freed + case when limits = '{}' then 0
-        else yamlsched.hand_on(of_namespace, '{}', limits, now) end
-                     * case when exists (select from yamlsched.lacks x) then 0 else 1 end;
-    update yamlsched.namespaces n set swept_at = now, repairs = n.repairs + freed
-    where n.namespace = of_namespace;
     return freed;
+end
+$$;
+
+-- Remove the gates of values of limits that nobody uses any more.
+create function yamlsched.remove_values(of_namespace text) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+declare
+    names text[];
+begin
+    names := array(
+        select g.name from yamlsched.gates g
+        where g.namespace = of_namespace and g.name like 'limit/%/%' for update skip locked);
+    delete from yamlsched.gates g       -- a later statement than the locks
+    where g.namespace = of_namespace and g.name = any (names) and not g.is_edited
+      and (select p.n from yamlsched.permits p
+           where p.namespace = of_namespace and p.name = g.name limit 1) is null
+      and (select r.id from yamlsched.job_runs r
+           where r.namespace = of_namespace and r.blocked_on = g.name
+             and r.finished_at is null limit 1) is null;
+end
+$$;
+
+-- Once a minute: return permits whose runs have ended, which only a session that died leaves; make
+-- gates that a partial restore has lost, and move runs out of lanes that no job has. Returns how
+-- many runs had left permits: see namespaces.repairs.
+create function yamlsched.repair(of_namespace text, now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+declare
+    ids bigint[];
+begin
+    ids := array(
+        select r.id from yamlsched.job_runs r
+        where r.id = any (array(select p.run_id from yamlsched.permits p
+                                where p.namespace = of_namespace))
+          and r.locked_until is null
+        order by r.id for no key update skip locked) || array(
+        select distinct p.run_id from yamlsched.permits p
+        where p.namespace = of_namespace
+          and not exists (select from yamlsched.job_runs r where r.id = p.run_id));
+    if ids <> '{}' then
+        update yamlsched.namespaces n set repairs = n.repairs + cardinality(ids)
+        where n.namespace = of_namespace;
+        perform yamlsched.release(of_namespace, ids, now);
+    end if;
+    update yamlsched.job_runs r
+    set lane = d.lane
+    from yamlsched.job_definitions d
+    where d.id = r.definition_id and r.id = any (array(
+        select m.id
+        from (select distinct l.lane from yamlsched.lanes(of_namespace) l) l
+        cross join lateral (
+            select e.id from yamlsched.job_runs e
+            where e.namespace = of_namespace and e.lane = l.lane and e.blocked_on is null
+              and e.finished_at is null and e.locked_until is null
+            limit 1000 for no key update skip locked) m
+        where l.lane <> 'local'         -- which every worker has
+          and l.lane not in (select j.lane from yamlsched.job_definitions j
+                             where j.namespace = of_namespace and j.retired_at is null)));
+    insert into yamlsched.gates (namespace, name)
+    select of_namespace, k.kind || d.id
+    from yamlsched.job_definitions d cross join unnest(array['after/', 'closed/', 'job/']) k (kind)
+    where d.namespace = of_namespace
+      and (select g.name from yamlsched.gates g
+           where g.namespace = of_namespace and g.name = k.kind || d.id) is null
+    order by k.kind || d.id on conflict do nothing;
+    perform yamlsched.remove_values(of_namespace);
+    return cardinality(ids);
 end
 $$;
 
 
 -- What runs wait for, and what is late
+
+-- Who holds a limit, and since when the first in line waits, in words.
+create function yamlsched.limit_line(of_namespace text, gate text) returns text
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select format('waits for limit %s%s%s; the first in line since %s',
+                  split_part(gate, '/', 2),
+                  ' for ' || nullif(substr(gate, length('limit/' || split_part(gate, '/', 2)) + 2),
+                                    ''),
+                  (select ', held by run ' || string_agg(h.run_id::text, ', ' order by h.n)
+                   from (select p.run_id, p.n from yamlsched.permits p
+                         where p.namespace = of_namespace and p.name = gate
+                         order by p.n limit 20) h),
+                  to_char(min(f.run_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+    from unnest('{1,2,3}'::smallint[]) as l (level)
+    cross join lateral (
+        select w.run_at from yamlsched.job_runs w
+        where w.namespace = of_namespace and w.blocked_on = gate and w.priority = l.level
+          and w.finished_at is null
+        order by w.run_at, w.id limit 1) f
+$$;
 
 -- What a run waits for, in words: who has the turn, or holds the limit, and since when the first in
 -- line waits; or what the jobs do that it follows.
@@ -1615,28 +1668,18 @@ as $$
                         then 'waits until its job is resumed or enabled'
                         when r.run_at > clock_timestamp()
                             then 'waits for the time that spread gives it'
-                        when r.withheld = 4 then 'waits for an earlier run of its own job'
+                        when r.blocked_on = 'after/' || r.definition_id
+                            then 'waits for an earlier run of its own job'
                         else 'waits for nothing: the next sync or worker releases it' end)
             from yamlsched.awaits a
             join yamlsched.job_definitions d on d.id = a.definition_id
             cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
             left join yamlsched.job_runs o on o.id = u.run_id
             where a.run_id = r.id and u.state in ('waiting', 'dead', 'cancelled'))
-        else case r.withheld
-        when 2 then 'waits for run ' || (
-            select string_agg(h.id::text, ', ' order by h.id) from yamlsched.job_runs h
-            where h.definition_id = r.definition_id and h.exclusive
-              and (h.exclusive_of is not null or h.held_until > clock_timestamp()))
-        when 3 then (
-            select format('waits for limit %s, held by run %s; the first in line since %s',
-                          r.limit_name,
-                          string_agg(h.id::text, ', ' order by h.limit_no)
-                              filter (where h.limit_no is not null),
-                          to_char(min(h.run_at) filter (where h.withheld = 3) at time zone 'UTC',
-                                  'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
-            from yamlsched.job_runs h
-            where h.namespace = r.namespace and h.limit_name = r.limit_name
-              and (h.limit_no is not null or h.finished_at is null and h.withheld = 3)) end end
+        when r.blocked_on like 'job/%' then 'waits for run ' || (
+            select string_agg(p.run_id::text, ', ' order by p.run_id) from yamlsched.permits p
+            where p.namespace = r.namespace and p.name = r.blocked_on)
+        when r.blocked_on like 'limit/%' then yamlsched.limit_line(r.namespace, r.blocked_on) end
 $$;
 
 -- Since when a run could begin: its slot or run_at, without the time in which it waited for a
@@ -1762,17 +1805,17 @@ select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.sche
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
        r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
+       r.created_at, r.prior_attempts, r.blocked_on, r.lane, r.unreleased
 from yamlsched.job_runs r
-where r.finished_at is null and r.withheld = 0
+where r.finished_at is null and r.blocked_on is null
 union all
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
        r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
+       r.created_at, r.prior_attempts, r.blocked_on, r.lane, r.unreleased
 from yamlsched.job_runs r
-where r.finished_at is null and r.withheld <> 0;
+where r.finished_at is null and r.blocked_on is not null;
 
 -- Figures
 
@@ -1816,7 +1859,7 @@ left join yamlsched.job_runs r on r.id = e.run_id
 where e.state <> 'done'
   and (e.state = 'in_doubt'
        or (r.locked_by = e.locked_by and r.attempts = e.attempt
-           and (r.status = 'running' or r.held_until > clock_timestamp())) is not true);
+           and (r.status = 'running' or r.locked_until > clock_timestamp())) is not true);
 
 -- One row per job: its unfinished runs, and whether it is late. Without a job that may be late, no
 -- finished run is read.

@@ -31,6 +31,7 @@ TABLES = [
     "notifications",
     "notify_targets",
     "gates",
+    "permits",
     "job_failures",
     "attempt_outputs",
     "attempt_progress",

@@ -106,25 +106,23 @@ GUARDS = [
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
     (
         "sql/schema.sql",
-        r"create unique index job_runs_exclusive",
-        "create index job_runs_exclusive",
-    ),
-    (
-        "sql/schema.sql",
         r"(?<=if )exists (?=\(select from yamlsched\.used_keys)",
         "false and exists ",
     ),
     ("sql/schema.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
-    ("sql/schema.sql", r"(?<=case when )yamlsched\.is_withheld\(d, now\)(?= then 1)", "false"),
     (
         "sql/schema.sql",
-        r"(?<=when )o\.exclusive and yamlsched\.is_taken\(d\.id, now\)(?= then 2)",
+        r"(?<=case when )yamlsched\.is_withheld\(d, rooms\.now\)(?= then 0)",
         "false",
     ),
-    ("sql/schema.sql", r"(?<=\) )<= 0 then 3", "< 0 then 3"),
-    ("sql/schema.sql", r"(?<=case when )w\.reason = 3", "false"),
-    ("sql/schema.sql", r"(?<=if )limits is not null(?= then)", "false"),
-    ("sql/schema.sql", r"(?<=when )exists \(select from yamlsched\.lacks x\)(?= then 0)", "false"),
+    (
+        "sql/schema.sql",
+        r"(?<=when )d\.overlap <> 'allow' and (?=n\.name like 'job/%')",
+        "false and ",
+    ),
+    ("sql/schema.sql", r"(?<=where m\.name is null or )s\.place > m\.free", "false"),
+    ("sql/schema.sql", r"(?<=m where )m\.free = 0", "false"),
+    ("sql/schema.sql", r"(?<=where )m\.free > 0\)\)", "true))"),
     ("sql/schema.sql", r"perform yamlsched\.lock_gates\([^;]*;", ""),
     *(
         ("sql/schema.sql", pattern, new)
@@ -192,21 +190,14 @@ EQUIVALENT = {
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
     "lock_gates: not exists": "redundant: on conflict; without it, sessions would wait for each other for nothing",
     "lock_gates: g.n": "more gates are locked than are needed",
-    "claim_gated: g.namespace": "redundant: names have the id of a job, and limits are looked up by namespace again",
     "claim_gated: n.": "chosen by the statement before; checked again on the locked row",
-    "claim_gated: coalesce('limit/'": "a race: a run that another session has let go meanwhile",
-    "claim_gated: w.reason > 0": "what has no reason keeps 0",
-    "hand_on: r.withheld": "redundant: the rows are locked and have the same condition",
-    "hand_on: n.namespace": "redundant for turns: a job belongs to one namespace (that for limits is tested)",
-    "hand_on: n.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
-    "mark_runs: r.id > past": "redundant: what is marked does not match again; this one spares reading it",
-    "mark_runs: r.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
+    "block_closed: r.id > past": "redundant: what is blocked does not match again; this one spares reading it",
     "settle_notes: for update": "a race: sessions that lock the same rows in another order would wait for each other",
     "d.notify <> '{}' -> true": "redundant: without names no target is joined; this one saves work",
     "runs.sql note_revision: r.id = any": "redundant: the token is new for each claim; this one helps the planner",
     **{
         f"follow.sql {name}: r.{part}": "redundant: `hold` has locked these rows with the same condition"
-        for name in ("release", "withhold", "remove", "cancel")
+        for name in ("release", "block", "remove", "cancel")
         for part in ("unreleased", "finished_at")
     },
     "follow.sql release: a.run_id in": "redundant for the same reason",

@@ -172,15 +172,11 @@ def test_every_column_of_a_run_is_archived_or_left_out_for_a_reason(
     left_out = {
         "definition_id",
         "locked_until",
-        "held_until",
-        "exclusive_of",
         "sessions_lost",
         "dead_at",
         "alone",
-        "limit_name",
-        "limit_no",
         "unreleased",  # a finished run is not, or was cancelled before
-        "withheld",
+        "blocked_on",
         "lane",
     }
     assert {renamed.get(name, name) for name in columns - left_out} <= set(line)

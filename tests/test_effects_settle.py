@@ -116,7 +116,8 @@ def test_while_a_cancelled_handler_may_be_alive_its_effect_is_neither_settled_no
 
     # until the former lease has ended
     db.execute(
-        "update yamlsched.job_runs set held_until = now() - interval '1 s' where held_until is not null"
+        "update yamlsched.job_runs set locked_until = now() - interval '1 s' "
+        "where locked_until is not null and finished_at is not null"
     )
     assert db.execute(in_doubt).fetchall() == [("charge:812",)]
     assert history.run_details(db, run.id).effects[0].state == "in_doubt"

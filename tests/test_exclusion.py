@@ -259,7 +259,7 @@ def test_when_wait_becomes_allow_the_others_start_at_once(db: Db, worker: Worker
 
 
 @pytest.mark.parametrize("overlap", ["wait", "skip", "allow"])
-def test_a_run_that_is_cancelled_and_retried_is_due_when_its_former_lease_would_have_ended(
+def test_a_run_that_is_cancelled_and_retried_starts_when_its_former_lease_would_have_ended(
     db: Db, worker: Worker, overlap: str
 ) -> None:
     two_slots(db, overlap)
@@ -270,7 +270,10 @@ def test_a_run_that_is_cancelled_and_retried_is_due_when_its_former_lease_would_
     for now in (EDIT + 2 * SECOND, EDIT + 3 * SECOND):
         [answer] = actions.retry(db, [run.id], "ann", now=now)
 
-    assert answer.what == "is due at 2026-01-14T14:12Z: its cancelled handler may run until then"
+    assert (
+        answer.what
+        == "is queued again, and starts when its cancelled handler has ended, at 2026-01-14T14:12Z at the latest"
+    )
     db.execute("delete from yamlsched.job_runs where id <> %s", [run.id])
     assert worker.claim(EDIT + LEASE - SECOND) == []
     assert [claimed.id for claimed in worker.claim(EDIT + LEASE + SECOND)] == [run.id]

@@ -210,7 +210,7 @@ def test_only_a_death_is_reported_and_only_if_the_job_has_on_dead(
 CHANGED_SINCE_ITS_END = {
     "another owner": "locked_by = 'B'",
     "another attempt": "attempts = 2",
-    "waiting": "status = 'failed', finished_at = null, held_until = null",
+    "waiting": "status = 'failed', finished_at = null, locked_until = null",
     "running": "status = 'running', finished_at = null, locked_until = now() + interval '1 minute'",
 }
 
@@ -220,8 +220,8 @@ def an_ended_run_that_holds(db: psycopg.Connection[Any], since: str | None) -> C
     run = a_claimed_run(db)
     a_run(db, value(db, "select definition_id from yamlsched.job_runs"), "running", locked_by="A")
     db.execute(
-        "update yamlsched.job_runs set status = 'cancelled', finished_at = now(), locked_until = null, "
-        "held_until = now() + interval '1 hour'"
+        "update yamlsched.job_runs set status = 'cancelled', finished_at = now(), "
+        "locked_until = now() + interval '1 hour'"
     )
     if since:
         db.execute(
@@ -234,15 +234,15 @@ def an_ended_run_that_holds(db: psycopg.Connection[Any], since: str | None) -> C
 @pytest.mark.parametrize(
     "since", [None, *(since for since in CHANGED_SINCE_ITS_END if since != "another attempt")]
 )
-def test_only_the_hold_of_a_run_that_has_ended_under_its_claim_is_let_go(
+def test_only_a_run_that_has_ended_under_its_claim_is_unlocked(
     db: psycopg.Connection[Any], dsn: str, since: str | None
 ) -> None:
     run = an_ended_run_that_holds(db, since)
     before = db.execute("select * from yamlsched.job_runs order by id").fetchall()
 
-    write(dsn, lambda connection, run: store.let_go(connection, "default", [run]), run)
+    write(dsn, lambda connection, run: store.unlock(connection, "default", [run]), run)
 
-    changed = [before[0] if since else before[0]._replace(held_until=None), before[1]]
+    changed = [before[0] if since else before[0]._replace(locked_until=None), before[1]]
     assert db.execute("select * from yamlsched.job_runs order by id").fetchall() == changed
 
 
@@ -343,6 +343,7 @@ def test_every_fenced_statement_is_tested() -> None:
         "claim",
         "note_revision",
         "reclaim",
+        "unlock",
     }
 
 

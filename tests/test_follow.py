@@ -323,7 +323,7 @@ def test_an_edit_that_takes_a_job_out_of_after_or_of_the_file_frees_the_slot_tha
     if state == "cancelled":
         actions.cancel(world.db, [world.id("extract 02:00")], "ann", now=world.now)
         world.runner.run(
-            store.let_go(world.connection, "default", list(world.held.values()), now=world.now)
+            store.unlock(world.connection, "default", list(world.held.values()), now=world.now)
         )
     elif state not in ("queued", "running"):
         failed = Outcome(Status.FAILED, error="no route to host", delay=HOUR)
@@ -375,7 +375,7 @@ def test_a_run_whose_handler_may_be_alive_is_still_waited_for(world: World) -> N
 
     assert world.claim() == []
     [run] = world.held.values()
-    world.runner.run(store.let_go(world.connection, "default", [run], now=world.now))
+    world.runner.run(store.unlock(world.connection, "default", [run], now=world.now))
     assert world.claim() == ["load 02:00"]
 
 
@@ -390,7 +390,7 @@ def test_a_success_in_the_handlers_own_transaction_is_handed_on_by_the_worker(wo
     )
     assert world.claim() == []
 
-    world.runner.run(store.let_go(world.connection, "default", [run], now=world.now))
+    world.runner.run(store.unlock(world.connection, "default", [run], now=world.now))
 
     assert world.claim() == ["load 02:00"]
 
@@ -401,7 +401,7 @@ def test_a_sync_releases_what_waits_without_any_worker_and_then_it_is_late(world
     world.claim()
     [run] = world.held.values()
     assert store.succeed_in(world.db, (run.id, run.attempt, run.locked_by), None)
-    ended = "update yamlsched.job_runs set held_until = null, finished_at = %s where id = %s"
+    ended = "update yamlsched.job_runs set locked_until = null, finished_at = %s where id = %s"
     world.db.execute(ended, [world.now, run.id])
 
     world.tick("2026-01-14 02:01")
@@ -616,7 +616,8 @@ def test_a_slot_is_not_released_while_a_cancelled_run_of_its_job_may_be_alive(wo
         extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "overlap": "skip"}
     )
     world.db.execute(
-        "update yamlsched.job_runs set held_until = '2026-01-14 03:30+0' where held_until is not null"
+        "update yamlsched.job_runs set locked_until = '2026-01-14 03:30+0' "
+        "where locked_until is not null and finished_at is not null"
     )
     world.tick("2026-01-14 03:00")
     world.claim()

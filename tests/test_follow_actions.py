@@ -198,7 +198,7 @@ def test_a_decision_concerns_only_the_jobs_that_it_is_asked_for(world: World) ->
     ).fetchall() == [("mail",)]
 
 
-def test_each_run_is_withheld_for_its_own_reason(world: World) -> None:
+def test_each_run_is_blocked_for_its_own_reason(world: World) -> None:
     world.apply(extract=HOURLY, load={"after": ["extract"]}, mail={"after": ["extract"]})
     world.tick("2026-01-14 02:00")
     world.claim()

@@ -68,7 +68,7 @@ def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(
     world.tick("2026-01-14 02:00")
     world.claim()
     load = world.job("load")
-    world.db.execute("update yamlsched.job_runs set withheld = 0")
+    world.db.execute("update yamlsched.job_runs set blocked_on = null")
     with database.connect(dsn) as ending:
         ending.execute("begin")
         ending.execute(
@@ -77,7 +77,8 @@ def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(
             [world.now],
         )
         ending.execute(
-            "select yamlsched.hand_on('default', %s, '{}', %s)", [[world.job("extract")], world.now]
+            "select yamlsched.promote('default', %s, 0, %s)",
+            [[f"after/{world.job('extract')}"], world.now],
         )
 
         settled = world.runner.run(follow.settle(world.connection, "default", [load], world.now))
@@ -111,7 +112,7 @@ def test_an_end_waits_for_a_decision_and_then_lets_it_be_made_again(world: World
     world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
     world.tick("2026-01-14 02:00")
     assert world.claim() == ["extract 02:00"]
-    world.db.execute("update yamlsched.job_runs set withheld = 0")
+    world.db.execute("update yamlsched.job_runs set blocked_on = null")
     [run] = world.held.values()
     sql = follow.load("follow")
     with database.connect(dsn) as deciding, database.connect(dsn) as ending:
@@ -128,13 +129,14 @@ def test_an_end_waits_for_a_decision_and_then_lets_it_be_made_again(world: World
                 [world.now, run.id],
             )
             ending.execute(
-                "select yamlsched.hand_on('default', %s, '{}', %s)",
-                [[world.job("extract")], world.now],
+                "select yamlsched.promote('default', %s, 0, %s)",
+                [[f"after/{world.job('extract')}"], world.now],
             )
             ending.execute("commit")
 
         def decide() -> None:
-            deciding.execute(sql["withhold"], {"ids": ids, "reasons": [4]})
+            gate = f"after/{world.job('extract')}"
+            deciding.execute(sql["block"], {"ids": ids, "gates": [gate]})
             deciding.execute("commit")
 
         while_waiting(world.db, ending, end, decide)
@@ -190,7 +192,8 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
     db: Db, world: World, choices: list[int], policies: list[str], history: list[tuple[str, int]]
 ) -> None:
     db.execute(
-        "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.schedule_files cascade"
+        "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits, "
+        "yamlsched.schedule_files cascade"
     )
     world.held.clear()
     world.now = start = at("2026-01-14 01:30")
@@ -219,7 +222,7 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
             act: Callable[..., Any] = actions.cancel if action == "cancel" else actions.retry
             act(db, ids[which : which + 2], "ann", now=world.now)
             cancelled = [run for run in world.held.values() if world.is_over(run.id)]
-            world.runner.run(store.let_go(world.connection, "default", cancelled, now=world.now))
+            world.runner.run(store.unlock(world.connection, "default", cancelled, now=world.now))
             world.held = {id: run for id, run in world.held.items() if run not in cancelled}
         elif action == "pause":
             pause.pause(db, "default", [world.job(job)], "ann", now=world.now)
@@ -249,7 +252,7 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
         world.now += 6 * MINUTE
     assert (
         db.execute(
-            "select job_type, status, withheld from yamlsched.job_runs where finished_at is null"
+            "select job_type, status, blocked_on from yamlsched.job_runs where finished_at is null"
         ).fetchall()
         == []
     )

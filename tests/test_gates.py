@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.rows import namedtuple_row
 
-from support.claiming import WRONGLY_WITHHELD, claim_due
+from support.claiming import WRONGLY_BLOCKED, claim_due
 from support.database import while_waiting
 from support.rows import a_job, a_long_history, a_run, row
 from yamlsched import db as database
@@ -31,7 +31,8 @@ NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SECOND, MINUTE, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=2)
 SUCCESS, RELEASED = Outcome(Status.SUCCEEDED), Outcome(Status.QUEUED, refund=True)
 FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host")
-OPEN, JOB, TURN = 0, 1, 2
+OPEN, JOB, TURN = None, "closed", "job"
+AT_JOB, AT_TURN = "('closed/' || d.id)", "('job/' || d.id)"
 
 
 class Worker:
@@ -84,8 +85,9 @@ def due(db: Db, job: int, number: int = 0, **values: Any) -> int:
     return a_run(db, job, **{"run_at": NOW - MINUTE + number * SECOND, "exclusive": True, **values})
 
 
-def withheld(db: Db, *runs: int) -> list[int]:
-    return [row(db, run).withheld for run in runs]
+def blocked(db: Db, *runs: int) -> list[str | None]:
+    """Return of which kind the gates are at which runs wait."""
+    return [(row(db, run).blocked_on or "").split("/")[0] or None for run in runs]
 
 
 def test_a_claim_stores_why_it_leaves_a_run_and_its_end_lets_the_next_one_go(
@@ -95,10 +97,10 @@ def test_a_claim_stores_why_it_leaves_a_run_and_its_end_lets_the_next_one_go(
     runs = [due(db, job, number) for number in range(3)]
 
     [first] = worker.claim()
-    assert withheld(db, *runs) == [OPEN, TURN, TURN]
+    assert blocked(db, *runs) == [OPEN, TURN, TURN]
     worker.finish(first)
 
-    assert withheld(db, *runs) == [OPEN, OPEN, TURN]
+    assert blocked(db, *runs) == [OPEN, OPEN, TURN]
     assert [run.id for run in worker.claim()] == [runs[1]]
 
 
@@ -109,14 +111,14 @@ def test_a_run_that_will_be_claimed_again_hands_its_turn_on(
     job = a_job(db)
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
-    assert withheld(db, *runs) == [OPEN, TURN]
+    assert blocked(db, *runs) == [OPEN, TURN]
 
     worker.finish(first, outcome)
 
-    assert withheld(db, *runs) == [OPEN, OPEN]
+    assert blocked(db, *runs) == [OPEN, OPEN]
 
 
-def test_a_reclaim_hands_the_turn_of_a_lost_run_on_also_of_a_paused_job(
+def test_a_reclaim_returns_the_turn_of_a_lost_run_and_a_paused_job_offers_it_when_it_is_resumed(
     db: Db, worker: Worker
 ) -> None:
     job = a_job(db)
@@ -129,7 +131,9 @@ def test_a_reclaim_hands_the_turn_of_a_lost_run_on_also_of_a_paused_job(
     )
 
     assert [run.id for run in reclaimed.dead] == runs[:1]
-    assert withheld(db, *runs) == [OPEN, OPEN]
+    assert blocked(db, *runs) == [OPEN, TURN]
+    pauses.resume(db, "default", [job], "ann", now=NOW)
+    assert blocked(db, *runs) == [OPEN, OPEN]
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
@@ -170,9 +174,9 @@ def test_a_cancelled_run_that_is_retried_starts_when_its_worker_has_ended_the_ha
     [held] = worker.claim()
     actions.cancel(db, [run], "ann", now=NOW)
     actions.retry(db, [run], "ann", now=NOW)
-    assert (row(db, run).run_at, worker.claim()) == (NOW + LEASE, [])
+    assert (row(db, run).run_at, worker.claim()) == (NOW, [])
 
-    worker.call(store.let_go, "default", [held], now=NOW)
+    worker.call(store.unlock, "default", [held], now=NOW)
 
     assert [again.id for again in worker.claim()] == [run]
 
@@ -183,15 +187,15 @@ def test_a_cancelled_run_keeps_its_turn_until_its_worker_has_ended_the_handler(
     job = a_job(db)
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
-    assert withheld(db, *runs) == [OPEN, TURN]
+    assert blocked(db, *runs) == [OPEN, TURN]
     actions.cancel(db, [first.id], "ann", now=NOW)
-    assert withheld(db, *runs) == [OPEN, TURN]
+    assert blocked(db, *runs) == [OPEN, TURN]
 
-    worker.call(store.let_go, "default", [first._replace(locked_by="another claim")])
-    assert withheld(db, *runs) == [OPEN, TURN]
-    worker.call(store.let_go, "default", [first])
+    worker.call(store.unlock, "default", [first._replace(locked_by="another claim")])
+    assert blocked(db, *runs) == [OPEN, TURN]
+    worker.call(store.unlock, "default", [first])
 
-    assert withheld(db, *runs) == [OPEN, OPEN]
+    assert blocked(db, *runs) == [OPEN, OPEN]
 
 
 def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(
@@ -203,10 +207,10 @@ def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(
 
     with database.connect(dsn) as own:
         assert store.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
-    assert (row(db, first.id).status, withheld(db, runs[1])) == ("succeeded", [TURN])
-    worker.call(store.let_go, "default", [first])
+    assert (row(db, first.id).status, blocked(db, runs[1])) == ("succeeded", [TURN])
+    worker.call(store.unlock, "default", [first])
 
-    assert withheld(db, runs[1]) == [OPEN]
+    assert blocked(db, runs[1]) == [OPEN]
 
 
 def test_a_turn_that_nobody_hands_on_is_free_when_the_lease_would_have_ended(
@@ -219,11 +223,11 @@ def test_a_turn_that_nobody_hands_on_is_free_when_the_lease_would_have_ended(
     actions.cancel(db, [first.id], "ann", now=NOW)
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
 
-    assert worker.call(claiming.sweep, "default", now=NOW + LEASE - SECOND) == 0
-    assert withheld(db, *runs) == [OPEN, TURN]
-    worker.call(claiming.sweep, "default", now=NOW + LEASE + SECOND)
+    worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE - SECOND)
+    assert blocked(db, *runs) == [OPEN, TURN]
+    worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
 
-    assert withheld(db, *runs) == [OPEN, OPEN]
+    assert blocked(db, *runs) == [OPEN, OPEN]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
 
 
@@ -234,15 +238,15 @@ def test_a_run_that_is_cancelled_after_it_was_let_go_lets_the_next_one_go(
     runs = [due(db, job, number) for number in range(3)]
     [first] = worker.claim()
     worker.finish(first)
-    assert withheld(db, *runs[1:]) == [OPEN, TURN]
+    assert blocked(db, *runs[1:]) == [OPEN, TURN]
 
     actions.cancel(db, [runs[1]], "ann", now=NOW)
 
-    assert withheld(db, runs[2]) == [OPEN]
+    assert blocked(db, runs[2]) == [OPEN]
 
 
 CHANGED: dict[str, dict[str, Any]] = {
-    "it has met a gate": {"withheld": TURN},
+    "it has met a gate": {"blocked_on": AT_TURN},
     "it was cancelled": {"status": "cancelled"},
     "it executes": {"status": "running"},
     "it was postponed": {"run_at": NOW + SECOND},
@@ -262,63 +266,64 @@ def test_a_run_that_has_changed_since_it_was_picked_is_left_as_it_is(
     assert (claimed.runs, claimed.is_complete, row(db, run)) == ([], False, before)
 
 
-def test_the_running_runs_of_a_closed_job_are_not_withheld(db: Db, worker: Worker) -> None:
+def test_the_running_runs_of_a_closed_job_are_not_blocked(db: Db, worker: Worker) -> None:
     job = a_job(db, schedule=None, paused_at=NOW)
     running = due(db, job, exclusive=False, status="running", locked_until=NOW + LEASE)
     waiting = due(db, job, 1, exclusive=False)
 
     assert worker.claim() == []
 
-    assert withheld(db, running, waiting) == [OPEN, JOB]
+    assert blocked(db, running, waiting) == [OPEN, JOB]
 
 
 def test_an_end_lets_no_run_of_another_job_or_namespace_go(db: Db, worker: Worker) -> None:
     jobs = [a_job(db, "a"), a_job(db, "b"), a_job(db, "a", namespace="elsewhere")]
     runs = [due(db, job, number) for job in jobs for number in range(2)]
     taken = worker.claim()
-    db.execute("update yamlsched.job_runs set withheld = %s where namespace = 'elsewhere'", [TURN])
-    assert withheld(db, *runs) == [OPEN, TURN, OPEN, TURN, TURN, TURN]
+    db.execute(
+        "update yamlsched.job_runs set blocked_on = 'job/' || definition_id where namespace = 'elsewhere'"
+    )
+    assert blocked(db, *runs) == [OPEN, TURN, OPEN, TURN, TURN, TURN]
 
     worker.finish(taken[1])
 
-    assert withheld(db, *runs) == [OPEN, TURN, OPEN, OPEN, TURN, TURN]
+    assert blocked(db, *runs) == [OPEN, TURN, OPEN, OPEN, TURN, TURN]
 
 
-def test_a_resume_lets_only_runs_go_that_waited_for_this_job(db: Db, worker: Worker) -> None:
+def test_a_resume_offers_the_runs_of_this_job_and_its_turn(db: Db, worker: Worker) -> None:
     jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b")]
-    runs = [due(db, job, exclusive=False) for job in jobs] + [due(db, jobs[0], 1, withheld=TURN)]
+    runs = [due(db, job, exclusive=False) for job in jobs] + [
+        due(db, jobs[0], 1, blocked_on=AT_TURN)
+    ]
     assert worker.claim() == []
 
     pauses.resume(db, "default", jobs[:1], "ann", now=NOW)
 
-    assert withheld(db, *runs) == [OPEN, JOB, TURN]
+    assert blocked(db, *runs) == [OPEN, JOB, OPEN]
 
 
-def test_a_sweep_concerns_one_namespace_and_ends_no_hold_of_a_run_that_executes(
+def test_a_reclaim_concerns_one_namespace_and_unlocks_no_run_that_executes(
     db: Db, worker: Worker
 ) -> None:
     job, there = a_job(db), a_job(db, namespace="elsewhere")
-    past = {"held_until": NOW - SECOND}
-    running = due(db, job, status="running", locked_until=NOW + LEASE, **past)
+    past = {"locked_until": NOW - SECOND}
+    running = due(db, job, status="running", locked_until=NOW + LEASE)
     over, elsewhere = (
         due(db, job, status="cancelled", **past),
         due(db, there, status="cancelled", **past),
     )
     db.execute(
-        "insert into yamlsched.namespaces values ('default'), ('elsewhere') on conflict do nothing"
+        "insert into yamlsched.permits (namespace, name, n, run_id) "
+        "select namespace, 'after/' || definition_id, -id, id from yamlsched.job_runs where finished_at is not null"
     )
 
-    worker.call(claiming.sweep, "default", now=NOW)
+    worker.call(claiming.reclaim, "default", is_complete=False, now=NOW)
 
-    assert [row(db, run).held_until for run in (running, over, elsewhere)] == [
-        NOW - SECOND,
+    assert [row(db, run).locked_until for run in (running, over, elsewhere)] == [
+        NOW + LEASE,
         None,
         NOW - SECOND,
     ]
-    swept = db.execute(
-        "select namespace from yamlsched.namespaces where swept_at = %s", [NOW]
-    ).fetchall()
-    assert [one.namespace for one in swept] == ["default"]
 
 
 # -- jobs that are closed
@@ -326,7 +331,7 @@ def test_a_sweep_concerns_one_namespace_and_ends_no_hold_of_a_run_that_executes(
 
 @pytest.mark.parametrize("exclusive", [True, False])
 @pytest.mark.parametrize("by", ["a pause", "a claim"])
-def test_runs_of_a_paused_job_are_withheld_and_let_go_by_resume(
+def test_runs_of_a_paused_job_are_blocked_and_offered_by_resume(
     db: Db, worker: Worker, exclusive: bool, by: str
 ) -> None:
     job = a_job(db, schedule=None)
@@ -336,11 +341,11 @@ def test_runs_of_a_paused_job_are_withheld_and_let_go_by_resume(
     else:
         db.execute("update yamlsched.job_definitions set paused_at = %s", [NOW])
         assert worker.claim(1) == []
-    assert withheld(db, *runs) == [JOB] * 3
+    assert blocked(db, *runs) == [JOB] * 3
 
     pauses.resume(db, "default", [job], "ann", now=NOW)
 
-    assert withheld(db, *runs) == [OPEN] * 3
+    assert blocked(db, *runs) == [OPEN] * 3
     assert len(worker.claim()) == (1 if exclusive else 3)
 
 
@@ -355,21 +360,20 @@ def test_a_pause_stores_the_reason_of_due_runs_that_wait_for_nothing_else_in_bat
     values: list[dict[str, Any]] = [
         {"run_at": NOW + SECOND},
         {"unreleased": True},
-        {"withheld": TURN},
+        {"blocked_on": AT_TURN},
     ]
     left = [due(db, job, exclusive=False, **each) for each in values] + [running, due(db, other)]
-    before = withheld(db, *left)
+    before = blocked(db, *left)
 
     # when the job is paused, then each batch has been a transaction of its own
     pauses.pause(db, "default", [job], "ann", now=NOW)
-    assert (withheld(db, *waiting), withheld(db, *left)) == ([JOB] * 5, before)
+    assert (blocked(db, *waiting), blocked(db, *left)) == ([JOB] * 5, before)
     written = "select count(distinct xmin::text) from yamlsched.job_runs where id = any (%s)"
     assert db.execute(written, [waiting]).fetchone() == (3,)
 
-    # and so it is when it is resumed
+    # and all of them are offered when it is resumed
     pauses.resume(db, "default", [job], "ann", now=NOW)
-    assert (withheld(db, *waiting), withheld(db, *left)) == ([OPEN] * 5, before)
-    assert db.execute(written, [waiting]).fetchone() == (3,)
+    assert (blocked(db, *waiting), blocked(db, *left)) == ([OPEN] * 5, [OPEN] * 5)
 
 
 def test_a_pause_and_a_resume_leave_out_a_run_that_another_session_has_and_wait_for_nothing(
@@ -382,9 +386,9 @@ def test_a_pause_and_a_resume_leave_out_a_run_that_another_session_has_and_wait_
         other.execute("select from yamlsched.job_runs where id = %s for no key update", [taken])
 
         pauses.pause(db, "default", [job], "ann", now=NOW)
-        assert withheld(db, taken, free) == [OPEN, JOB]
+        assert blocked(db, taken, free) == [OPEN, JOB]
         pauses.resume(db, "default", [job], "ann", now=NOW)
-        assert withheld(db, taken, free) == [OPEN, OPEN]
+        assert blocked(db, taken, free) == [OPEN, OPEN]
 
 
 def test_a_pause_of_jobs_without_waiting_runs_writes_nothing_but_the_pause(db: Db) -> None:
@@ -404,10 +408,10 @@ def test_the_end_of_a_pause_is_found_by_the_sweep(db: Db, worker: Worker) -> Non
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
 
     worker.call(claiming.sweep, "default", now=NOW + MINUTE - SECOND)
-    assert withheld(db, run) == [JOB]
+    assert blocked(db, run) == [JOB]
     worker.call(claiming.sweep, "default", now=NOW + MINUTE + SECOND)
 
-    assert withheld(db, run) == [OPEN]
+    assert blocked(db, run) == [OPEN]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
 
 
@@ -425,7 +429,7 @@ def test_a_sweep_with_the_settings_of_a_worker_reads_no_finished_run(db: Db) -> 
     with db.transaction():
         for name, value in WORKER_SETTINGS.items():
             db.execute("select set_config(%s, %s, true)", [name, value])
-        db.execute("select yamlsched.sweep('default', clock_timestamp())")
+        db.execute("select yamlsched.sweep('default', false, clock_timestamp())")
 
         counts = "select seq_tup_read + idx_tup_fetch as rows from pg_stat_xact_user_tables where relname = 'job_runs'"
         read = db.execute(counts).fetchone()
@@ -433,15 +437,37 @@ def test_a_sweep_with_the_settings_of_a_worker_reads_no_finished_run(db: Db) -> 
         assert read.rows < 100
 
 
-def test_what_a_dead_session_left_is_repaired_and_counted(db: Db, worker: Worker) -> None:
+def test_room_that_nobody_was_offered_is_offered_by_the_sweep(db: Db, worker: Worker) -> None:
     # given a run that waits for a turn that nobody has
-    run = due(db, a_job(db), withheld=TURN)
+    run = due(db, a_job(db), blocked_on=AT_TURN)
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
 
     assert worker.call(claiming.sweep, "default", now=NOW) == 1
 
-    assert withheld(db, run) == [OPEN]
+    assert blocked(db, run) == [OPEN]
+    assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_a_permit_that_a_dead_session_left_is_returned_and_counted(
+    db: Db, worker: Worker, is_pruned: bool
+) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(2)]
+    worker.claim()
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+    change = (
+        "delete from yamlsched.job_runs where id = %s"
+        if is_pruned
+        else "update yamlsched.job_runs set status = 'succeeded', locked_until = null, finished_at = now() where id = %s"
+    )
+    db.execute(change.encode(), [runs[0]])
+
+    assert worker.call(claiming.repair, "default", now=NOW) == 1
+
+    assert blocked(db, runs[1]) == [OPEN]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (1,)
+    assert worker.call(claiming.repair, "default", now=NOW) == 0
 
 
 def test_a_reason_is_stored_behind_more_executing_runs_than_a_claim_looks_ahead(
@@ -458,7 +484,7 @@ def test_a_reason_is_stored_behind_more_executing_runs_than_a_claim_looks_ahead(
 
     assert worker.claim() == []
 
-    assert withheld(db, run) == [JOB]
+    assert blocked(db, run) == [JOB]
 
 
 # -- interleavings
@@ -471,17 +497,18 @@ def test_an_end_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(
     job = a_job(db)
     first, second = due(db, job), due(db, job, 1)
     [held] = worker.claim(1)
-    db.execute("update yamlsched.job_runs set withheld = 0 where id = %s", [second])
+    db.execute("update yamlsched.job_runs set blocked_on = null where id = %s", [second])
     with database.connect(dsn) as claimer, database.connect(dsn) as ender:
         claimer.execute("begin")
         [left] = claimer.execute(
-            "select * from yamlsched.claim_gated('default', %s, 'B', %s)", [[second], NOW]
+            "select * from yamlsched.claim_gated('default', %s, '{1,2,3}', 'B', %s)",
+            [[second], NOW],
         ).fetchall()
-        assert (left.status, left.withheld) == ("queued", TURN)
+        assert (left.status, left.blocked_on) == ("queued", f"job/{job}")
         ender.execute("begin")
         ender.execute(
-            "update yamlsched.job_runs set status = 'succeeded', locked_until = null, exclusive_of = null, "
-            "finished_at = %s where id = %s",
+            "update yamlsched.job_runs set status = 'succeeded', locked_until = null, finished_at = %s "
+            "where id = %s",
             [NOW, held.id],
         )
 
@@ -490,13 +517,13 @@ def test_an_end_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(
             db,
             ender,
             lambda: ender.execute(
-                "select yamlsched.hand_on('default', %s, '{}', %s) as runs", [[job], NOW]
+                "select yamlsched.release('default', %s, %s) as runs", [[held.id], NOW]
             ).fetchone(),
             lambda: claimer.execute("commit"),
         )
         ender.execute("commit")
 
-    assert (first, freed.runs, withheld(db, second)) == (held.id, 1, [OPEN])
+    assert (first, freed.runs, blocked(db, second)) == (held.id, 1, [OPEN])
 
 
 def test_a_resume_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db, dsn: str) -> None:
@@ -504,7 +531,9 @@ def test_a_resume_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db
     run = due(db, job, exclusive=False)
     with database.connect(dsn) as claimer, database.connect(dsn) as operator:
         claimer.execute("begin")
-        claimer.execute("select from yamlsched.claim_gated('default', %s, 'B', %s)", [[run], NOW])
+        claimer.execute(
+            "select from yamlsched.claim_gated('default', %s, '{1,2,3}', 'B', %s)", [[run], NOW]
+        )
 
         while_waiting(
             db,
@@ -513,7 +542,7 @@ def test_a_resume_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db
             lambda: claimer.execute("commit"),
         )
 
-    assert withheld(db, run) == [OPEN]
+    assert blocked(db, run) == [OPEN]
 
 
 def test_a_later_batch_of_a_pause_lets_go_what_was_resumed_since_the_first_one(
@@ -522,18 +551,18 @@ def test_a_later_batch_of_a_pause_lets_go_what_was_resumed_since_the_first_one(
     # given a pause whose first batch is written, and whose next one is not
     job = a_job(db, schedule=None)
     runs = [due(db, job, number, exclusive=False) for number in range(4)]
-    batch = "select yamlsched.mark_runs('default', %s, %s, 2, %s) as last"
+    batch = "select yamlsched.block_closed('default', %s, %s, 2, %s) as last"
     with database.connect(dsn) as operator:
         with operator.transaction():
             pauses.pause(operator, "default", [job], "ann", now=NOW)
         assert operator.execute(batch, [job, 0, NOW]).fetchone().last == runs[1]
-        assert withheld(db, *runs) == [JOB, JOB, OPEN, OPEN]
+        assert blocked(db, *runs) == [JOB, JOB, OPEN, OPEN]
 
         # when the job is resumed in between, also beside the next batch, which waits for the gate
         with database.connect(dsn) as other, other.transaction():
             pauses.resume(other, "default", [job], "bob", now=NOW)
             pauses.mark(other, "default", [job], now=NOW)
-            other.execute("select yamlsched.lock_gates('default', %s)", [[f"job/{job}"]])
+            other.execute("select yamlsched.lock_gates('default', %s)", [[f"closed/{job}"]])
             while_waiting(
                 db,
                 operator,
@@ -541,7 +570,7 @@ def test_a_later_batch_of_a_pause_lets_go_what_was_resumed_since_the_first_one(
                 lambda: other.execute("commit; begin"),
             )
 
-    assert withheld(db, *runs) == [OPEN] * 4
+    assert blocked(db, *runs) == [OPEN] * 4
     assert len(worker.claim()) == 4
 
 
@@ -550,15 +579,17 @@ def test_a_resume_that_was_cut_off_is_finished_by_the_sweep_and_no_repair(
 ) -> None:
     jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b", "c")]
     runs = [
-        due(db, job, number, exclusive=False, withheld=JOB) for job in jobs for number in range(2)
+        due(db, job, number, exclusive=False, blocked_on=AT_JOB)
+        for job in jobs
+        for number in range(2)
     ]
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
     with db.transaction():
         pauses.resume(db, "default", jobs[:2], "ann", now=NOW)
 
-    assert worker.call(claiming.sweep, "default", now=NOW) == 0
+    assert worker.call(claiming.sweep, "default", now=NOW) == 4
 
-    assert withheld(db, *runs) == [OPEN] * 4 + [JOB] * 2
+    assert blocked(db, *runs) == [OPEN] * 4 + [JOB] * 2
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
 
 
@@ -572,7 +603,7 @@ def test_claims_take_the_runs_of_other_jobs_while_a_pause_has_the_gate(
     front = [due(db, paused, number, exclusive=False) for number in range(3)]
     behind = [due(db, other, number + 10, exclusive=False) for number in range(3)]
     with database.connect(dsn) as operator, operator.transaction():
-        operator.execute("select yamlsched.mark_runs('default', %s, 0, 1, %s)", [paused, NOW])
+        operator.execute("select yamlsched.block_closed('default', %s, 0, 1, %s)", [paused, NOW])
 
         async def ask(busy: set[int]) -> claiming.ClaimResult:
             claimed, gated = await claiming.claim(
@@ -588,7 +619,7 @@ def test_claims_take_the_runs_of_other_jobs_while_a_pause_has_the_gate(
         second = worker.runner.run(ask(first.busy))
 
     assert [run.id for run in second.runs] == behind[:2]
-    assert withheld(db, *front) == [JOB, OPEN, OPEN]
+    assert blocked(db, *front) == [JOB, OPEN, OPEN]
 
 
 def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worker: Worker) -> None:
@@ -599,7 +630,7 @@ def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worke
         pauses.mark(operator, "default", [job], now=NOW)
 
         assert worker.claim() == []
-        assert withheld(db, run) == [OPEN]
+        assert blocked(db, run) == [OPEN]
 
     assert [claimed.id for claimed in worker.claim()] == [run]
 
@@ -615,7 +646,7 @@ def test_a_claim_stores_no_reason_of_a_job_whose_gate_another_session_has(
 
         assert worker.claim() == []
 
-        assert withheld(db, *runs) == [OPEN, OPEN, JOB, JOB]
+        assert blocked(db, *runs) == [OPEN, OPEN, JOB, JOB]
 
 
 @pytest.mark.parametrize("locked", [0, 1], ids=["a run that it has picked", "one like it"])
@@ -632,7 +663,7 @@ def test_a_claim_waits_for_no_run_that_another_session_has_locked(
 
         worker.call(claiming.claim_gated, "default", claiming.ClaimResult(), "A", runs[:1], now=NOW)
 
-        assert withheld(db, *runs) == ([JOB, OPEN] if locked else [OPEN, OPEN])
+        assert blocked(db, *runs) == ([JOB, OPEN] if locked else [OPEN, OPEN])
 
 
 def test_a_run_that_is_not_due_gets_no_reason(db: Db, worker: Worker) -> None:
@@ -641,7 +672,7 @@ def test_a_run_that_is_not_due_gets_no_reason(db: Db, worker: Worker) -> None:
 
     assert worker.claim() == []
 
-    assert withheld(db, *runs) == [JOB, OPEN]
+    assert blocked(db, *runs) == [JOB, OPEN]
 
 
 @pytest.mark.parametrize("which", ["of another job", "that needs no turn"])
@@ -650,7 +681,16 @@ def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(
 ) -> None:
     job, other = a_job(db), a_job(db, "other")
     of, exclusive = (other, True) if which == "of another job" else (job, False)
-    due(db, of, status="cancelled", exclusive=exclusive, held_until=NOW + LEASE)
+    ended = due(db, of, status="cancelled", exclusive=exclusive, locked_until=NOW + LEASE)
+    db.execute(
+        "insert into yamlsched.permits (namespace, name, n, run_id) "
+        "select namespace, 'after/' || definition_id, -id, id from yamlsched.job_runs where id = %s",
+        [ended],
+    )
+    if of == other:
+        db.execute(
+            "insert into yamlsched.permits values ('default', 'job/' || %s, 1, %s)", [other, ended]
+        )
     run = due(db, job, 1)
 
     assert [taken.id for taken in worker.claim()] == [run]
@@ -668,7 +708,7 @@ def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator
         "token": "C",
         "limit": 10,
         "now": NOW,
-        **claiming.passes(10, 0),
+        "priorities": claiming.levels(0),
     }
     values |= {"newest": str(2**62), "skipped": "{}", "ended": "{}", "revision": None}
     with database.connect(dsn) as claimer, database.connect(dsn) as latch:
@@ -688,7 +728,7 @@ def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator
 
 
 @pytest.mark.parametrize("reason", [JOB, TURN], ids=["job", "turn"])
-def test_what_a_claim_has_locked_that_began_before_a_reason_was_stored_is_let_go_by_the_next_sweep(
+def test_what_a_claim_has_locked_that_began_before_a_reason_was_stored_is_offered_by_the_next_sweep(
     db: Db, dsn: str, worker: Worker, reason: int
 ) -> None:
     # given runs that wait, and a claim in whose snapshot they do not
@@ -696,11 +736,11 @@ def test_what_a_claim_has_locked_that_began_before_a_reason_was_stored_is_let_go
     job = a_job(db, schedule=None)
     runs = [due(db, job, number, exclusive=reason == TURN) for number in range(2)]
     first = worker.claim(1)[0]
-    db.execute("update yamlsched.job_runs set withheld = 0")
+    db.execute("update yamlsched.job_runs set blocked_on = null")
     if reason == JOB:
         pauses.pause(db, "default", [job], "ann", now=NOW)
     with a_claim_that_saw(db, dsn, worker.claim):
-        assert withheld(db, *runs) == [OPEN, reason]
+        assert blocked(db, *runs) == [OPEN, reason]
 
         # when what they wait for ends before this claim does
         if reason == JOB:
@@ -710,7 +750,7 @@ def test_what_a_claim_has_locked_that_began_before_a_reason_was_stored_is_let_go
 
     # then they are not forgotten
     worker.call(claiming.sweep, "default", now=NOW)
-    assert withheld(db, *runs) == [OPEN, OPEN]
+    assert blocked(db, *runs) == [OPEN, OPEN]
 
 
 def test_of_two_claims_at_one_gate_one_gets_the_turn_and_neither_waits(
@@ -721,16 +761,17 @@ def test_of_two_claims_at_one_gate_one_gets_the_turn_and_neither_waits(
     with database.connect(dsn) as claimer:
         claimer.execute("begin")
         [taken] = claimer.execute(
-            "select * from yamlsched.claim_gated('default', %s, 'B', %s)", [runs[:1], NOW]
+            "select * from yamlsched.claim_gated('default', %s, '{1,2,3}', 'B', %s)",
+            [runs[:1], NOW],
         ).fetchall()
         assert taken.status == "running"
 
         assert other.claim() == []
-        assert withheld(db, *runs) == [OPEN, OPEN]
+        assert blocked(db, *runs) == [OPEN, OPEN]
         claimer.execute("commit")
 
     assert other.claim() == []
-    assert withheld(db, *runs) == [OPEN, TURN]
+    assert blocked(db, *runs) == [OPEN, TURN]
 
 
 def test_a_run_that_a_session_claims_at_the_same_time_without_its_gate_is_claimed_by_one(
@@ -742,24 +783,28 @@ def test_a_run_that_a_session_claims_at_the_same_time_without_its_gate_is_claime
     with database.connect(dsn) as careless, database.connect(dsn) as claimer:
         careless.execute("begin")
         careless.execute(
-            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'old', exclusive_of = %s, "
+            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'old', "
             "started_at = %s, locked_until = %s where id = %s",
-            [job, NOW, NOW + LEASE, first],
+            [NOW, NOW + LEASE, first],
+        )
+        careless.execute(
+            "insert into yamlsched.permits values ('default', 'job/' || %s, 1, %s)", [job, first]
         )
 
-        # when another run of the job is claimed, the unique index rejects it
+        # when another run of the job is claimed, the key of the permits rejects it
         with pytest.raises(psycopg.errors.UniqueViolation):
             while_waiting(
                 db,
                 claimer,
                 lambda: claimer.execute(
-                    "select from yamlsched.claim_gated('default', %s, 'B', %s)", [[second], NOW]
+                    "select from yamlsched.claim_gated('default', %s, '{1,2,3}', 'B', %s)",
+                    [[second], NOW],
                 ),
                 lambda: careless.execute("commit"),
             )
 
     assert worker.claim() == []
-    assert withheld(db, second) == [TURN]
+    assert blocked(db, second) == [TURN]
 
 
 # -- any history
@@ -787,7 +832,9 @@ ACTIONS = st.sampled_from(
 def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
     db: Db, worker: Worker, history: list[tuple[str, int]]
 ) -> None:
-    db.execute("truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates cascade")
+    db.execute(
+        "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits cascade"
+    )
     jobs = [
         a_job(db, f"job_{number}", schedule=None, overlap=kind)
         for number, kind in enumerate(("wait", "allow"))
@@ -811,7 +858,7 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
             run = held.pop(which % len(held))
             outcome = {"end": SUCCESS, "fail": FAILURE, "release": RELEASED}[action]
             if not worker.call(store.finish, "default", [(run, outcome)], now=now):
-                worker.call(store.let_go, "default", [run], now=now)  # it was cancelled
+                worker.call(store.unlock, "default", [run], now=now)  # it was cancelled
             alive.discard(run.id)
         elif action == "die":
             now += 2 * LEASE
@@ -835,10 +882,10 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
         ).fetchone()
         assert running == (0,) or running == (1,)
         if action != "die":
-            assert db.execute(WRONGLY_WITHHELD, {"now": now}).fetchall() == []
+            assert db.execute(WRONGLY_BLOCKED, {"now": now}).fetchall() == []
 
     for run in held:
-        worker.call(store.let_go, "default", [run], now=now)
+        worker.call(store.unlock, "default", [run], now=now)
     now += 2 * LEASE
     for job in jobs:
         pauses.resume(db, "default", [job], "ann", now=now)
@@ -849,3 +896,4 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
             worker.finish(run, now=now)
         now += 2 * MINUTE
     assert db.execute("select * from yamlsched.job_runs where finished_at is null").fetchall() == []
+    assert db.execute("select * from yamlsched.permits").fetchall() == []

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
-from support.claiming import WRONGLY_WITHHELD
+from support.claiming import WRONGLY_BLOCKED
 from support.rows import a_job
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
@@ -61,7 +61,7 @@ class Attack:
         async with await psycopg.AsyncConnection.connect(
             self.dsn, autocommit=True, row_factory=namedtuple_row
         ) as connection:
-            while self.goes_on() or (self.is_draining and idle < 5):
+            while self.goes_on() or (self.is_draining and idle < 100):
                 number += 1
                 claimed, gated = await claiming.claim(
                     connection, "default", f"{name}:{number}", 5, lane=lane
@@ -88,7 +88,7 @@ class Attack:
                 written = await store.finish(connection, "default", outcomes)
                 cancelled = [run for run in claimed.runs if run.id not in written]
                 if cancelled:
-                    await store.let_go(connection, "default", cancelled)
+                    await store.unlock(connection, "default", cancelled)
                 idle = 0 if held or gated else idle + 1
                 await asyncio.sleep(0 if held else 0.01)
 
@@ -151,14 +151,14 @@ def test_without_a_sweep_no_run_is_left_to_wait_and_no_limit_or_turn_is_exceeded
         )
         with database.connect(dsn) as own:
             at_rest = own.execute(
-                WRONGLY_WITHHELD, {"now": own.execute("select clock_timestamp()").fetchone()[0]}
+                WRONGLY_BLOCKED, {"now": own.execute("select clock_timestamp()").fetchone()[0]}
             )
-            attack.violations += [f"wrongly withheld: {one}" for one in at_rest.fetchall()]
+            attack.violations += [f"wrongly blocked: {one}" for one in at_rest.fetchall()]
             own.execute(
                 "insert into yamlsched.namespaces values ('default') on conflict do nothing"
             )
             repaired = own.execute(
-                "select yamlsched.sweep('default', clock_timestamp())"
+                "select yamlsched.repair('default', clock_timestamp())"
             ).fetchone()
             attack.violations += [f"repaired: {repaired}"] if repaired != (0,) else []
             pauses.resume(own, "default", list(jobs), "ann")
@@ -169,6 +169,6 @@ def test_without_a_sweep_no_run_is_left_to_wait_and_no_limit_or_turn_is_exceeded
 
     # then nothing was exceeded, nothing waits for nothing, and all of them have ended
     assert attack.violations == []
-    assert db.execute("select status, withheld, count(*) from yamlsched.job_runs where finished_at is null "
+    assert db.execute("select status, blocked_on, count(*) from yamlsched.job_runs where finished_at is null "
                       "group by 1, 2").fetchall() == []  # fmt: skip
     assert attack.claimed > 500

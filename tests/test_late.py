@@ -80,7 +80,7 @@ def test_a_slot_or_a_run_is_late_once_it_could_have_begun_longer_ago_than_start_
 
 def test_a_run_that_waits_for_a_limit_is_late(db: Db) -> None:
     job = a_job(db, limit_name="warehouse")
-    due(db, job, 20, withheld=3, limit_name="warehouse")
+    due(db, job, 20, blocked_on="limit/warehouse")
 
     assert late(db, job)[1] == NO_WORKER
 
@@ -130,7 +130,7 @@ def test_the_time_of_a_pause_does_not_count(db: Db, worker: Worker, claimed: boo
     if claimed:
         assert worker.claim(now=ago(30)) == []
     else:
-        db.execute("update yamlsched.job_runs set withheld = 0")
+        db.execute("update yamlsched.job_runs set blocked_on = null")
     assert late(db, job) == (None, None)
 
     pauses.resume(db, "default", [job], "ada", now=(resumed := ago(10)))
@@ -160,15 +160,10 @@ def test_the_end_of_a_turn_is_stored_with_the_run_that_gets_it_and_no_claim_stor
     assert [row(db, run).ready_at for run in (first, second)] == [None, None]
 
     worker.finish(running, Outcome(Status.DEAD, error="no route"), now=(ended := ago(10)))
-    worker.call(store_hand_on, [job], ended)
 
-    assert (row(db, second).withheld, row(db, second).ready_at) == (0, ended)
+    assert (row(db, second).blocked_on, row(db, second).ready_at) == (None, ended)
     [claimed] = worker.claim(now=ago(9))
     assert (claimed.id, row(db, second).ready_at) == (second, ended)
-
-
-async def store_hand_on(connection: Any, jobs: list[int], now: datetime) -> None:
-    await connection.execute("select yamlsched.hand_on('default', %s, '{}', %s)", [jobs, now])
 
 
 def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
@@ -178,7 +173,7 @@ def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
     due(db, job, 50, exclusive=True)
     waiting = due(db, job, 45, exclusive=True)
     assert len(worker.claim(now=ago(40))) == 1
-    assert row(db, waiting).withheld == 2
+    assert row(db, waiting).blocked_on == f"job/{job}"
 
     sync(
         db,
@@ -187,7 +182,7 @@ def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
         at_once=True,
     )
 
-    assert (row(db, waiting).withheld, row(db, waiting).ready_at) == (0, edited)
+    assert (row(db, waiting).blocked_on, row(db, waiting).ready_at) == (None, edited)
     assert late(db, job) == (None, None)
 
 
@@ -225,7 +220,7 @@ def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> No
         ("running", {"exclusive": True}, True),
         ("failed", {}, True),
         ("queued", {"unreleased": True, "exclusive": True}, True),
-        ("queued", {"withheld": 2, "exclusive": True}, True),
+        ("queued", {"blocked_on": "('job/' || d.id)", "exclusive": True}, True),
         ("dead", {}, True),
         ("succeeded", {}, False),
         ("cancelled", {}, False),
@@ -389,10 +384,14 @@ BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its 
         ("queued", {}, f"{NOT_BEGUN} (start_within: 15m); {NOT_DONE} (finish_within: 1h)"),
         (
             "queued",
-            {"withheld": 3, "limit_name": "x"},
+            {"blocked_on": "limit/x"},
             f"{NOT_BEGUN} (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
         ),
-        ("queued", {"withheld": 2, "exclusive": True}, f"{NOT_DONE} (finish_within: 1h)"),
+        (
+            "queued",
+            {"blocked_on": "('job/' || d.id)", "exclusive": True},
+            f"{NOT_DONE} (finish_within: 1h)",
+        ),
         ("queued", {"unreleased": True, "exclusive": True}, f"{NOT_DONE} (finish_within: 1h)"),
         ("queued", {"ready_at": 10}, f"{NOT_DONE} (finish_within: 1h)"),
         (
@@ -538,7 +537,9 @@ STEPS = st.lists(
 def test_after_any_history_a_job_is_late_since_the_last_instant_at_which_something_held_it(
     db: Db, worker: Worker, steps: list[str]
 ) -> None:
-    db.execute("truncate yamlsched.job_runs, yamlsched.gates, yamlsched.job_definitions cascade")
+    db.execute(
+        "truncate yamlsched.job_runs, yamlsched.gates, yamlsched.permits, yamlsched.job_definitions cascade"
+    )
     job, model, held = a_job(db, schedule=None, start_within=SECOND), Model(), list[ClaimedRun]()
     now = ago(60)
     for step in steps:

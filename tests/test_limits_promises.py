@@ -214,7 +214,7 @@ def test_the_next_sync_of_the_same_file_repairs_a_limit_that_the_database_has_lo
     change = (
         "delete from yamlsched.gates"
         if what == "the row of the limit"
-        else "update yamlsched.gates set n = null"
+        else "update yamlsched.gates set capacity = null"
     )
     project.db.execute(f"{change} where name = 'limit/warehouse'".encode())
 
@@ -254,14 +254,14 @@ def test_what_a_session_left_that_died_is_a_repair(db: Db, world: World) -> None
     world.tick("2026-01-14 03:30")
     assert world.claim() == ["up 02:00"]
     [run] = world.held
-    # the next one waits for its turn; then its end is written, and the session dies before it hands on
+    # the next one waits for its turn; then its end is written, and the session dies before it returns the permit
     db.execute(
-        "update yamlsched.job_runs set status = 'succeeded', finished_at = now(), locked_until = null, "
-        "exclusive_of = null where id = %s",
+        "update yamlsched.job_runs set status = 'succeeded', finished_at = now(), locked_until = null "
+        "where id = %s",
         [run],
     )
 
-    world.runner.run(claiming.sweep(world.connection, "default", world.now))
+    world.runner.run(claiming.repair(world.connection, "default", world.now))
 
     assert repairs(db) == 1
     assert world.claim() == ["up 03:00"]

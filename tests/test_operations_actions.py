@@ -255,7 +255,7 @@ def test_a_retry_waits_for_a_worker_that_is_finishing_the_run(db: Db, dsn: str) 
     assert [a.what for a in answers] == ["is queued again"]
 
 
-def test_cancel_removes_the_lease_of_a_running_run_so_that_its_worker_can_write_nothing(
+def test_a_cancelled_run_is_final_and_its_worker_can_write_nothing_but_it_keeps_its_turn(
     db: Db,
 ) -> None:
     # given a running slot run of a job with overlap wait
@@ -265,10 +265,12 @@ def test_cancel_removes_the_lease_of_a_running_run_so_that_its_worker_can_write_
     # when it is cancelled
     [answer] = actions.cancel(db, [run], "ann", reason="wrong day")
 
-    # then it is final, the next slot run may start, and the worker's fence matches no row
+    # then it is final, its turn is taken until the handler has ended, and the worker's fence matches no row
     after = row(db, run)
     assert answer.what == "is cancelled; it is stopped at its worker's next heartbeat"
-    assert (after.status, after.locked_until, after.exclusive_of) == ("cancelled", None, None)
+    assert (after.status, after.locked_until is None) == ("cancelled", False)
+    held = db.execute("select name from yamlsched.permits where run_id = %s order by name", [run])
+    assert {permit.name for permit in held} == {f"after/{job}", f"job/{job}"}
     assert after.finished_at is not None
     fenced = db.execute(
         "update yamlsched.job_runs set last_error = 'zombie' where id = %s and status = 'running' and locked_by = %s",

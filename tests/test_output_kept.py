@@ -103,7 +103,7 @@ def test_what_a_stopped_attempt_printed_is_kept(project: Project) -> None:
 
     # when two are cancelled, and the worker is shut down
     project.db.execute(
-        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, exclusive_of = null, "
+        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, "
         "finished_at = now() where id = any(%s)",
         [[cancelled, failed]],
     )

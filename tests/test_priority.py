@@ -21,7 +21,7 @@ from yamlsched.ask import search
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
 from yamlsched.runs import claiming
-from yamlsched.runs.claiming import ClaimScope, passes
+from yamlsched.runs.claiming import ClaimScope, levels
 from yamlsched.runs.lifecycle import Priority
 from yamlsched.sync.flow import sync
 from yamlsched.testing import FakeRun
@@ -73,32 +73,20 @@ def test_higher_levels_are_claimed_first(
     assert claimed(db, dsn, 3, 3, 3) == [{HIGH: 3}, {NORMAL: 3}, {LOW: 3}]
 
 
+def test_one_claim_in_eight_begins_with_each_of_the_lower_levels() -> None:
+    orders = Counter(levels(chance / 800) for chance in range(800))
+
+    assert orders == {"{1,2,3}": 600, "{2,1,3}": 100, "{3,1,2}": 100}
+
+
 @pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
-def test_each_waiting_lower_level_gets_one_claimed_run_in_eight(
-    db: Db, dsn: str, exclusive: bool
+def test_a_claim_that_begins_with_the_lowest_level_takes_that_first(
+    db: Db, dsn: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    due(db, exclusive, high=100, normal=30, low=30)
+    monkeypatch.setattr("random.random", lambda: 0.9)
+    due(db, exclusive, high=3, normal=3, low=3)
 
-    assert sum(claimed(db, dsn, *[8] * 10), Counter()) == {HIGH: 60, NORMAL: 10, LOW: 10}
-
-
-@pytest.mark.parametrize("limit", [1, 2, 7, 20])
-def test_of_claims_of_other_sizes_each_lower_level_gets_one_run_in_eight_by_chance(
-    limit: int,
-) -> None:
-    shares: Counter[str] = Counter()
-    for chance in range(800):
-        given = passes(limit, chance / 800)
-        levels, limits = (
-            given["priorities"].strip("{}").split(","),
-            given["limits"].strip("{}").split(","),
-        )
-        for level, most in list(zip(levels, limits, strict=True))[:-3]:
-            shares[level] += int(most)
-
-    assert {level: share / 800 / limit for level, share in shares.items()} == pytest.approx(
-        {"2": 1 / 8, "3": 1 / 8}
-    )
+    assert claimed(db, dsn, 4, 4) == [{LOW: 3, HIGH: 1}, {HIGH: 2, NORMAL: 2}]
 
 
 @pytest.mark.parametrize("status", ["queued", "failed"])

@@ -14,7 +14,7 @@ import pytest
 from support.rows import a_job, a_run
 from yamlsched import db as store
 from yamlsched.db.query import load
-from yamlsched.runs.claiming import MAX_RECLAIMED_ENTRIES, passes
+from yamlsched.runs.claiming import MAX_RECLAIMED_ENTRIES, levels
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, Outcome, Status
 from yamlsched.runs.statements import outcome_parameters
 from yamlsched.sync.files import ScheduleFile
@@ -112,7 +112,7 @@ def claim(token: str, limit: int = LIMIT) -> dict[str, Any]:
         "token": token,
         "limit": limit,
         "now": None,
-        **passes(limit, 0.0),
+        "priorities": levels(0.0),
     }
     return {**given, "newest": 10**9, "skipped": [], "ended": [], "revision": None}
 
@@ -270,7 +270,13 @@ def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, exclusiv
             connection,
             "claim_gated",
             gated_names,
-            {"namespace": "default", "ids": [], "token": "none", "now": None},
+            {
+                "namespace": "default",
+                "ids": [],
+                "priorities": "{1,2,3}",
+                "token": "none",
+                "now": None,
+            },
         )
         other.execute(
             "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, exclusive) "
@@ -291,7 +297,13 @@ def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, exclusiv
                     connection,
                     "claim_gated",
                     gated_names,
-                    {"namespace": "default", "ids": ids, "token": "A", "now": None},
+                    {
+                        "namespace": "default",
+                        "ids": ids,
+                        "priorities": "{1,2,3}",
+                        "token": "A",
+                        "now": None,
+                    },
                 )
             )
 
@@ -300,10 +312,10 @@ def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, exclusiv
         assert sum(map(pages, plans)) <= PAGES_PER_RUN * LIMIT + exclusive * PAGES_PER_RUN * 1_000
         states: Any = other.execute(
             "select count(*) filter (where status = 'running') as running, "
-            "count(*) filter (where withheld = 2) as waiting "
+            "count(*) filter (where blocked_on like 'job/%') as waiting "
             "from yamlsched.job_runs"
         ).fetchone()
-    assert (states.running, states.waiting) == ((1, 999) if exclusive else (LIMIT, 0))
+    assert (states.running, states.waiting) == ((1, 1000) if exclusive else (LIMIT, 0))
 
 
 def test_many_failures_are_written_by_one_statement_that_finds_each_run_once(own_dsn: str) -> None:
@@ -356,7 +368,7 @@ FEW_PAGES = 400
 
 
 @pytest.mark.parametrize("jobs", [1, 50])
-def test_a_claim_does_not_read_what_is_withheld(own_dsn: str, jobs: int) -> None:
+def test_a_claim_does_not_read_what_is_blocked(own_dsn: str, jobs: int) -> None:
     # given statements that were planned while the tables were empty
     with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
         for table in ("job_runs", "job_definitions"):
@@ -365,13 +377,13 @@ def test_a_claim_does_not_read_what_is_withheld(own_dsn: str, jobs: int) -> None
         names = prepare(connection, "claim")
         execute(connection, "claim", names, claim("A", 4))
 
-        # when very many runs of paused jobs are withheld, and one behind them is not
+        # when very many runs of paused jobs are blocked, and one behind them is not
         for number in range(jobs):
             paused = a_job(other, f"paused_{number}", paused_at="now")
             other.execute(
-                "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, withheld) "
-                "select 'default', %s, 'paused', now() - interval '1 day', 5, 1 from generate_series(1, %s)",
-                [paused, HELD // jobs],
+                "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, blocked_on) "
+                "select 'default', %s, 'paused', now() - interval '1 day', 5, 'closed/' || %s from generate_series(1, %s)",
+                [paused, paused, HELD // jobs],
             )
         run = a_run(other, own)
 

@@ -338,9 +338,9 @@ def test_a_run_finished_late_if_it_succeeded_later_after_its_slot_than_the_job_s
     ("status", "values", "found"),
     [
         ("queued", {}, (12 * HOUR, None)),
-        ("queued", {"withheld": 3, "limit_name": "x"}, (12 * HOUR, None)),
-        ("queued", {"withheld": 1}, None),
-        ("queued", {"withheld": 2, "exclusive": True}, None),
+        ("queued", {"blocked_on": "limit/x"}, (12 * HOUR, None)),
+        ("queued", {"blocked_on": "('closed/' || d.id)"}, None),
+        ("queued", {"blocked_on": "('job/' || d.id)", "exclusive": True}, None),
         ("queued", {"unreleased": True, "exclusive": True}, None),
         ("queued", {"ready_at": END - 15 * MINUTE}, None),
         ("queued", {"ready_at": END + HOUR}, None),

@@ -566,12 +566,8 @@ def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
     [report] = taken.runs
     assert [dead.id for dead in taken.dead] == [run_id]
     run = row(db, run_id)
-    assert (run.status, run.attempts, run.last_error, run.exclusive_of) == (
-        "dead",
-        1,
-        "lost its worker",
-        None,
-    )
+    assert (run.status, run.attempts, run.last_error) == ("dead", 1, "lost its worker")
+    assert db.execute("select * from yamlsched.permits").fetchall() == []
     assert db.execute("select count(*) as n from yamlsched.job_failures").fetchone().n == 1  # type: ignore[union-attr]
     assert (report.key, report.dead_run_id, report.scheduled_for, report.max_attempts) == (
         f"on_dead:{run_id}",
@@ -716,7 +712,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     run = due(db, a_job(db))
     given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON}
     given |= {
-        **claiming.passes(10, 0.0),
+        "priorities": claiming.levels(0.0),
         "newest": 10**9,
         "skipped": [],
         "ended": [],

@@ -206,8 +206,7 @@ def test_skip_records_the_slot_while_an_earlier_run_is_unfinished(db: Db, unfini
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
     db.execute(
         "update yamlsched.job_runs set status = %(s)s, attempts = 1, locked_by = 'w', "
-        "locked_until = case when %(s)s = 'running' then now() end, "
-        "exclusive_of = case when %(s)s = 'running' then definition_id end",
+        "locked_until = case when %(s)s = 'running' then now() end",
         {"s": unfinished},
     )
 

@@ -176,7 +176,7 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     db.execute(
         "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'web-1:1:a', started_at = %s, "
-        "locked_until = %s, exclusive_of = definition_id, error_type = 'ValueError'",
+        "locked_until = %s, error_type = 'ValueError'",
         [at("2026-01-14 13:00"), at("2026-01-14 13:02")],
     )
     sync(db, a_file(), at("2026-01-14 13:30"))

@@ -377,7 +377,7 @@ def test_a_waiting_job_costs_a_poll_one_index_probe(db: Db) -> None:
     plan = "\n".join(row[0] for row in db.execute(sql, presented))
 
     assert re.search(
-        r"Index [A-Za-z ]*(using|on) job_runs_(open_exclusive|history|ready|withheld)", plan
+        r"Index [A-Za-z ]*(using|on) job_runs_(open_exclusive|history|ready|blocked)", plan
     ), plan
     assert "Seq Scan on job_runs" not in plan
     assert "hashed SubPlan" not in plan

@@ -361,7 +361,7 @@ def test_the_handler_of_a_cancelled_run_is_stopped(project: Project) -> None:
     project.until_started(run)
 
     project.db.execute(
-        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, exclusive_of = null, "
+        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, "
         "finished_at = now() where id = %s",
         [run],
     )

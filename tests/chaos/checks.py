@@ -157,12 +157,12 @@ def check_limits(e: Evidence) -> Iterator[str]:
     by_limit: dict[str, list[Attempt]] = {}
     for attempt in e.attempts.values():
         claim = e.claims(attempt.run).get(attempt.token)
-        if (
-            claim is not None
-            and claim[0].row.get("limit_no") is not None
-            and not _was_suspended(e, attempt)
-        ):
-            by_limit.setdefault(claim[0].row["limit_name"], []).append(attempt)
+        if claim is None or _was_suspended(e, attempt):
+            continue
+        limits = e.limits_at(claim[0].row["definition_id"], claim[0].at)
+        is_call = (claim[0].row.get("idempotency_key") or "").startswith("on_dead:")
+        if len(limits) == 1 and None not in limits and not is_call:
+            by_limit.setdefault(limits.pop(), []).append(attempt)
     for limit, attempts in by_limit.items():
         for attempt in attempts:
             beside = [other for other in attempts if other.start <= attempt.start < other.last]

@@ -142,6 +142,12 @@ class Evidence:
         before = [overlap for at, overlap in found if at <= wall - 3]
         return {*before[-1:], *(overlap for at, overlap in found if wall - 3 < at <= wall + 3)}
 
+    def limits_at(self, definition: int, wall: float) -> set[str | None]:
+        """Return the limits that a job had within three seconds of a time."""
+        found = [(v.at, v.row.get("limit_name")) for v in self.definitions.get(definition, [])]
+        before = [limit for at, limit in found if at <= wall - 3]
+        return {*before[-1:], *(limit for at, limit in found if wall - 3 < at <= wall + 3)}
+
     def continued(self, pid: int, wall: float) -> list[float]:
         """Return when a stopped process was continued, up to a time."""
         return [

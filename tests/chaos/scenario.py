@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from support.claiming import WRONGLY_WITHHELD
+from support.claiming import WRONGLY_BLOCKED
 from support.monitoring import service
 from support.project import ForkServer, is_alive, until
 from yamlsched import db as store
@@ -221,8 +221,8 @@ class Scenario:
             f"application: {a.failure!r}" for a in self.applications if a.failure is not None
         ]
         with store.connect(self.cluster.dsn) as connection:
-            withheld = connection.execute(WRONGLY_WITHHELD, {"now": datetime.now(UTC)}).fetchall()
-        violations += [f"wrongly withheld: {run}" for run in withheld]
+            blocked = connection.execute(WRONGLY_BLOCKED, {"now": datetime.now(UTC)}).fetchall()
+        violations += [f"wrongly blocked: {run}" for run in blocked]
         if not is_drained:
             violations.append(f"not drained after {DRAIN_SECONDS:.0f} s")
         self._write_evidence(evidence, violations)

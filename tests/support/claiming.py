@@ -12,28 +12,20 @@ from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun
 
 EVERYTHING = ClaimScope()
-WRONGLY_WITHHELD = """
-select r.id, r.job_type, r.status, r.withheld
+WRONGLY_BLOCKED = """
+select r.id, r.job_type, r.status, r.blocked_on
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
-where r.withheld <> 0
+where r.blocked_on is not null
   and (r.status not in ('queued', 'failed')
-       or case r.withheld when 1 then not yamlsched.is_withheld(d, %(now)s)
-                          when 2 then not yamlsched.is_withheld(d, %(now)s) and not yamlsched.is_taken(d.id, %(now)s)
-                                      and not exists (select from yamlsched.job_runs o
-                                                      where o.definition_id = d.id and o.exclusive
-                                                        and o.withheld in (0, 3) and o.finished_at is null
-                                                        and o.run_at <= %(now)s)
-                          when 3 then yamlsched.free_numbers(r.namespace, r.limit_name) > (
-                              select count(*) from yamlsched.job_runs o
-                              where o.namespace = r.namespace and o.limit_name = r.limit_name and o.lane = r.lane
-                                and o.withheld = 0 and o.finished_at is null and o.status <> 'running'
-                                and o.run_at <= %(now)s)
-                          else true end)
+       or r.blocked_on not like 'after/%%' and (
+           select m.free from yamlsched.rooms(r.namespace, array[r.blocked_on], %(now)s) m) > (
+           select count(*) from yamlsched.job_runs o join yamlsched.job_definitions j on j.id = o.definition_id
+           where o.blocked_on is null and o.finished_at is null and o.locked_until is null and o.run_at <= %(now)s
+             and r.blocked_on = any (yamlsched.gates_of(o, j, %(now)s))))
 """
-"""The runs that wait for nothing. While nothing happens, there are none, also without a sweep: a run waits for its job
-while that is closed, for its turn while another run of its job has it or is the next to get it, and for its limit while
-as many as are free of it are the next in its lane."""
+"""The runs that wait for nothing. While nothing happens, there are none, also without a sweep: a run waits at a gate
+while as many runs as find room there have it, or have been offered it."""
 
 
 async def claim_due(

@@ -97,12 +97,12 @@ class World:
     def states(self) -> list[str]:
         """Return all slot runs in the order of job and slot, with status and why each waits."""
         rows = self.db.execute(
-            "select job_type, scheduled_for, status, withheld, unreleased from yamlsched.job_runs "
+            "select job_type, scheduled_for, status, blocked_on, unreleased from yamlsched.job_runs "
             "where scheduled_for is not null order by job_type, scheduled_for"
         )
-        marks = {0: "", 1: " (job)", 2: " (turn)", 3: " (limit)", 4: " (waits)"}
+        marks = {"closed": " (job)", "job": " (turn)", "limit": " (limit)", "after": " (waits)"}
         return [
-            f"{one.job_type} {one.scheduled_for:%H:%M} {one.status}{marks[one.withheld]}"
+            f"{one.job_type} {one.scheduled_for:%H:%M} {one.status}{marks.get((one.blocked_on or '').split('/')[0], '')}"
             for one in rows
         ]
 

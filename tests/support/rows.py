@@ -74,8 +74,9 @@ def a_job(db: psycopg.Connection[Any], job_type: str = "purge", **values: Any) -
     )
     job = int(db.execute(sql.encode(), row).fetchone()[0])  # type: ignore[index]
     db.execute(
-        "insert into yamlsched.gates (namespace, name) values (%s, %s)",
-        [row["namespace"], f"job/{job}"],
+        "insert into yamlsched.gates (namespace, name) select %s, k || %s "
+        "from unnest(array['after/', 'closed/', 'job/']) k",
+        [row["namespace"], job],
     )
     return job
 
@@ -90,8 +91,6 @@ def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **value
         else:
             columns[name] = f"%({name})s"
             parameters[name] = value
-    if status == "running" and values.get("exclusive"):
-        columns["exclusive_of"] = "d.id"
     if status == "dead":
         columns["dead_at"] = columns["finished_at"]
         if "failed_at" not in values:
@@ -101,7 +100,14 @@ def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **value
         f"select d.namespace, d.id, d.job_type, {', '.join(columns.values())} "
         "from yamlsched.job_definitions d where d.id = %(job)s returning id"
     )
-    return int(db.execute(sql.encode(), {**parameters, "job": job}).fetchone()[0])  # type: ignore[index]
+    run = int(db.execute(sql.encode(), {**parameters, "job": job}).fetchone()[0])  # type: ignore[index]
+    if status == "running" and values.get("exclusive"):
+        db.execute(
+            "insert into yamlsched.permits (namespace, name, n, run_id) "
+            "select r.namespace, 'job/' || r.definition_id, 1, r.id from yamlsched.job_runs r where r.id = %s",
+            [run],
+        )
+    return run
 
 
 def a_file_row(db: psycopg.Connection[Any], **values: Any) -> int:

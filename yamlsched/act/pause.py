@@ -139,8 +139,8 @@ def resume(
 ) -> list[ActionResult]:
     """Resume the paused jobs ``ids``. The slots of the pause are recorded as skipped, and not run.
 
-    ``mark``, as after ``pause``, lets go what waited. If it is cut off, the sweep of a worker or
-    tick continues.
+    ``mark``, as after ``pause``, has claims look at what waited. If it is cut off, the sweep of a
+    worker or tick continues.
     """
 
     def attempt() -> list[ActionResult]:
@@ -184,25 +184,46 @@ def mark(
     ids: Sequence[int],
     now: datetime | None = None,
 ) -> None:
-    """Store of the due runs of the jobs ``ids`` whether they wait for their job, in batches.
+    """Block the due runs of those of the jobs ``ids`` that are closed, and offer those of the
+    others, in batches.
 
     Each is a transaction of its own. What other sessions have locked for longer is left to claims
     and to the sweep.
     """
-    sql, jobs = load("actions"), list(ids)
-    parameters: dict[str, Any] = {"namespace": namespace, "most": BATCH_RUNS, "now": now}
+    jobs = list(ids)
     for passed in range(MAX_PASSES):
         if not jobs:
             return
         time.sleep(PASS_PAUSE_SECONDS if passed else 0)
         for job in jobs:
-            last = 0
-            while last is not None:
-                batch = partial(
-                    fetch_column, connection, sql["mark"], {**parameters, "job": job, "past": last}
-                )
-                [last] = retry_on_deadlock(batch)
+            _block(connection, namespace, job, now)
+            _offer(connection, namespace, job, now)
         jobs = _unmarked(connection, jobs, now)
+
+
+def _block(
+    connection: psycopg.Connection[Any], namespace: str, job: int, now: datetime | None
+) -> None:
+    last, sql = 0, load("actions")["block_closed"]
+    while last is not None:
+        values = {
+            "namespace": namespace,
+            "most": BATCH_RUNS,
+            "now": now,
+            "job": job,
+            "past": last,
+        }
+        [last] = retry_on_deadlock(partial(fetch_column, connection, sql, values))
+
+
+def _offer(
+    connection: psycopg.Connection[Any], namespace: str, job: int, now: datetime | None
+) -> None:
+    names, sql, offered = [f"closed/{job}", f"job/{job}"], load("runs")["promote"], BATCH_RUNS
+    while offered >= BATCH_RUNS:
+        values = {"namespace": namespace, "names": names, "now": now}
+        [offered] = retry_on_deadlock(partial(fetch_column, connection, sql, values))
+        names = names[:1]
 
 
 def _unmarked(

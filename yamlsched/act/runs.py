@@ -48,7 +48,6 @@ class LockedRun:
     status: str
     run_at: datetime
     locked_until: datetime | None
-    held_until: datetime | None
     attempts: int
     started_at: datetime | None
     finished_at: datetime | None
@@ -78,7 +77,6 @@ class RunOutlook:
     finished_at: datetime | None
     worker: str | None
     locked_until: datetime | None
-    held_until: datetime | None
     last_error: str | None
     error_type: str | None
     payload: Any
@@ -315,10 +313,10 @@ def _retried(run: LockedRun) -> str:
             f"; the slots of {join_first(run.skipped, 5)} that were skipped because of it stay"
             " skipped: yamlsched backfill creates their runs"
         )
-    if run.held_until is not None and run.held_until > run.now:
+    if run.locked_until is not None and run.locked_until > run.now:
         return (
-            f"is due at {short_utc(run.held_until)}: its cancelled handler may run until"
-            f" then{waits}"
+            "is queued again, and starts when its cancelled handler has ended, at"
+            f" {short_utc(run.locked_until)} at the latest{waits}"
         )
     return (
         "is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again"
@@ -370,9 +368,11 @@ def cancel(
 
     def change(batch: list[int]) -> set[int]:
         values = {"ids": batch, "expected": list(expected), "now": now}
-        cancelled = fetch_column(connection, load("actions")["cancel"], values)
-        connection.execute(load("actions")["hand_on"], {"ids": sorted(cancelled), "now": now})
-        return set(cancelled)
+        cancelled = connection.execute(load("actions")["cancel"], values).fetchall()
+        ended = [run.id for run in cancelled if not run.is_executed]
+        if ended:
+            connection.execute(load("actions")["release"], {"ids": ended, "now": now})
+        return {run.id for run in cancelled}
 
     def describe(run: LockedRun, is_changed: bool) -> str:
         if is_changed:

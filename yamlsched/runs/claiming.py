@@ -22,7 +22,7 @@ from yamlsched.runs.lifecycle import (
     Priority,
     released,
 )
-from yamlsched.runs.statements import array, finish, hand_on, note_ended, rows_of
+from yamlsched.runs.statements import array, finish, note_ended, release, rows_of
 
 MAX_RECLAIMED_ENTRIES = 1_000
 """Unfinished runs of each lane and level that are looked at each second for leases that are over.
@@ -69,26 +69,15 @@ class ReclaimResult:
     dead: list[ClaimedRun] = field(default_factory=list)
 
 
-def passes(limit: int, chance: float) -> dict[str, str]:
-    """Return the passes of a claim as its parameters: first the shares of the lower levels, then
-    all levels in order.
+def levels(chance: float) -> str:
+    """Return the levels in the order in which a claim takes them: each of the lower ones comes
+    first in one of eight, by ``chance``, which is in [0, 1).
 
-    Each lower level gets one run in eight, and of smaller claims one by ``chance``, which is in [0,
-    1).
-
-    >>> passes(8, 0.5)
-    {'priorities': '{3,2,1,2,3}', 'offsets': '{0,0,0,1,1}', 'limits': '{1,1,8,8,8}'}
-    >>> passes(1, 0.95)
-    {'priorities': '{3,1,2,3}', 'offsets': '{0,0,0,1}', 'limits': '{1,1,1,1}'}
+    >>> levels(0.5), levels(0.8), levels(0.9)
+    ('{1,2,3}', '{2,1,3}', '{3,1,2}')
     """
-    shares = {
-        Priority.LOW: int(limit / 8 + chance),
-        Priority.NORMAL: int(limit / 8 + (chance + 0.5) % 1),
-    }
-    rows = [(level, 0, share) for level, share in shares.items() if share]
-    rows += [(level, shares.get(level, 0), limit) for level in Priority]
-    columns = (array(map(int, column)) for column in zip(*rows, strict=True))
-    return dict(zip(("priorities", "offsets", "limits"), columns, strict=True))
+    first = {6: Priority.NORMAL, 7: Priority.LOW}.get(int(8 * chance), Priority.HIGH)
+    return array(int(level) for level in sorted(Priority, key=lambda level: level is not first))
 
 
 async def claim(
@@ -105,7 +94,7 @@ async def claim(
     """Claim up to ``limit`` due runs of ``lane`` under ``token``, which must be new.
 
     Returns also the ids of those that stand at a gate, for ``claim_gated``. ``busy`` are jobs to
-    step over, whose gates the claim before did not get; ``chance`` is that of ``passes``. Each
+    step over, whose gates the claim before did not get; ``chance`` is that of ``levels``. Each
     parameter has one type, whatever its value, so that a session plans the statement once: numbers
     of other sizes have types of their own.
     """
@@ -115,7 +104,7 @@ async def claim(
         "token": token,
         "limit": limit,
         "now": now,
-        **passes(limit, chance),
+        "priorities": levels(chance),
     }
     values |= {
         "newest": str(scope.newest),
@@ -137,11 +126,13 @@ async def claim_gated(
     ids: Sequence[int],
     now: datetime | None = None,
     revision: str | None = None,
+    chance: float = 0.0,
 ) -> None:
     """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to
     ``claimed``.
     """
     parameters = {"namespace": namespace, "ids": array(ids), "token": token, "now": now}
+    parameters["priorities"] = levels(chance)
     rows = await rows_of(connection, "claim_gated", parameters)
     runs = _runs(rows)
     if runs:
@@ -170,8 +161,8 @@ async def reclaim(
     is_complete: bool = True,
     now: datetime | None = None,
 ) -> ReclaimResult:
-    """End the attempts whose leases are over, but not those of the runs ``held``, and let go what
-    waited for them.
+    """End the attempts whose leases are over, but not those of the runs ``held``, and return their
+    permits.
 
     Unless it ``is_complete``, it looks only at the first unfinished runs of each lane and level,
     where those are that are executed.
@@ -187,7 +178,7 @@ async def reclaim(
             **LOST_WORKER,
         }
         rows = await rows_of(connection, "reclaim", parameters)
-        await hand_on(connection, namespace, rows, now)
+        await release(connection, namespace, [row.id for row in rows], now)
         await note_ended(connection, namespace, [row.id for row in rows], now)
     for row in rows:
         known = (row.id, row.job_type, row.key, row.scheduled_for, row.attempt, row.max_attempts)
@@ -200,14 +191,25 @@ async def reclaim(
 
 
 async def sweep(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    now: datetime | None = None,
+    at_once: bool = False,
+) -> int:
+    """Offer the room of all gates again, unless that was done within the second; return to how many
+    runs.
+    """
+    parameters = {"namespace": namespace, "at_once": at_once, "now": now}
+    [row] = await rows_of(connection, "sweep", parameters)
+    return int(row.offered)
+
+
+async def repair(
     connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
 ) -> int:
-    """End pauses that are over, and repair what a session has left that died; return how many runs
-    waited for it.
-    """
-    cursor = await connection.execute(load("runs")["sweep"], {"namespace": namespace, "now": now})
-    [(freed,)] = await cursor.fetchall()
-    return int(freed)
+    """Repair what sessions have left that died; return how many runs held permits that had ended."""
+    [row] = await rows_of(connection, "repair", {"namespace": namespace, "now": now})
+    return int(row.repaired)
 
 
 async def release_claim(

@@ -25,8 +25,6 @@ from yamlsched.timetable.zones import zone
 
 MAX_JOBS = 500
 """Jobs that are decided about in one transaction."""
-JOB, UPSTREAM = 1, 4
-"""Reasons why a run is withheld, as the column has them."""
 
 
 class State(StrEnum):
@@ -169,6 +167,12 @@ def _outlook(rules: Rules, run: UnreleasedRun, now: datetime) -> _Outlook:
     return _Outlook(run, frozenset(waits_for), due_at, failed, ended, is_late and not run.by_hand)
 
 
+def awaited(rules: Rules, run: UnreleasedRun) -> int | None:
+    """Return the first job whose slot a run waits for; None: a run of its own job, or its time."""
+    ended = (State.DEAD, State.CANCELLED) if rules.on_upstream_failure == "wait" else ()
+    return next((up.id for up in run.upstreams if up.state in (State.WAITING, *ended)), None)
+
+
 def _is_superseded(outlook: _Outlook, newer: Iterable[_Outlook], now: datetime) -> bool:
     """Return whether a newer slot takes the place of a run: one that is due, or waits for nothing
     else than it does.
@@ -248,10 +252,9 @@ async def _record_late(
         for row in rows:
             changes.skip(row, row.id, row.slot, "late", None)
         await changes.write(connection, namespace)
-        limits = sorted({row.limit_name for row in rows if row.limit_name})
-        jobs = sorted({row.definition_id for row in rows})
-        parameters = {"namespace": namespace, "jobs": jobs, "limits": limits, "now": now}
-        await connection.execute(load("runs")["hand_on"], parameters)
+        names = sorted({gate for row in rows for gate in row.gates})
+        parameters = {"namespace": namespace, "names": names, "now": now}
+        await connection.execute(load("runs")["promote"], parameters)
 
 
 async def overlooked(
@@ -302,25 +305,25 @@ async def _settle(
         ids = [row.id for row in await rows("hold", jobs=jobs)]
         if not ids:
             return Settlement()
-        gates = {row.job for row in await rows("gates", ids=ids)}
+        gates = {row.name for row in await rows("gates", ids=ids)}
         facts = await rows("facts", ids=ids)
         by_job = {job: list(group) for job, group in groupby(facts, attrgetter("definition_id"))}
-        free = {
-            job: group
-            for job, group in by_job.items()
-            if {job, *(row.upstream_id for row in group if row.upstream_id)} <= gates
-        }
+        free = {job: group for job, group in by_job.items() if _gates(job, group) <= gates}
         released = repaired = 0
         changes = _Changes()
         for group in free.values():
-            before = {row.id: row.withheld for row in group}
+            waited = {row.id for row in group if (row.blocked_on or "").startswith("after/")}
             for decision in changes.add(group):
                 released += decision.verdict is SlotDecision.RELEASE
-                repaired += (
-                    decision.verdict is SlotDecision.RELEASE and before[decision.run.id] == UPSTREAM
-                )
+                repaired += decision.verdict is SlotDecision.RELEASE and decision.run.id in waited
         await changes.write(connection, namespace)
         return Settlement(released, repaired, frozenset(by_job.keys() - free.keys()))
+
+
+def _gates(job: int, facts: Iterable[Any]) -> set[str]:
+    """Return the gates under which is decided about the runs of a job."""
+    upstreams = (row.upstream_id for row in facts if row.upstream_id)
+    return {f"closed/{job}", *(f"after/{id}" for id in (job, *upstreams))}
 
 
 class _Changes:
@@ -328,7 +331,7 @@ class _Changes:
 
     def __init__(self) -> None:
         self.released: list[Decision] = []
-        self.withheld: dict[int, Any] = {}  # reasons by run
+        self.blocked: dict[int, str | None] = {}  # gates by run
         self.cancelled: dict[int, Any] = {}
         self.gaps: list[tuple[Any, ...]] = []
         self.removed: list[int] = []
@@ -353,7 +356,7 @@ class _Changes:
                 UnreleasedRun(rows[0].id, rows[0].slot, rows[0].run_at, upstreams, rows[0].by_hand)
             )
         if job.is_closed:
-            self.withheld |= {run.id: JOB for run in runs}
+            self.blocked |= {run.id: f"closed/{job.definition_id}" for run in runs}
             return []
         rules = Rules(job.overlap, job.catchup, job.catchup_window, job.on_upstream_failure)
         decisions = decide(rules, runs, job.is_busy, job.now)
@@ -362,8 +365,10 @@ class _Changes:
             match decision.verdict:
                 case SlotDecision.RELEASE:
                     self.released.append(decision)
-                case SlotDecision.WAIT | SlotDecision.NOT_YET:
-                    self.withheld[run.id] = UPSTREAM if decision.verdict is SlotDecision.WAIT else 0
+                case SlotDecision.WAIT:
+                    self.blocked[run.id] = f"after/{awaited(rules, run) or job.definition_id}"
+                case SlotDecision.NOT_YET:
+                    self.blocked[run.id] = None
                 case SlotDecision.CANCEL:
                     self.cancelled[run.id] = (
                         f"waited for {decision.detail}" if decision.detail else decision.reason
@@ -401,9 +406,12 @@ class _Changes:
             await connection.execute(
                 sql["release"], {**parameters, "ids": ids, "run_at": run_at, **outcomes}
             )
-        for name, reasons in (("withhold", self.withheld), ("cancel", self.cancelled)):
-            if reasons:
-                columns = {"ids": list(reasons), "reasons": list(reasons.values())}
+        for name, column, values in (
+            ("block", "gates", self.blocked),
+            ("cancel", "reasons", self.cancelled),
+        ):
+            if values:
+                columns = {"ids": list(values), column: list(values.values())}
                 await connection.execute(sql[name], {**parameters, **columns})
         for gap in self.gaps:  # one by one: each may continue the one before
             names = ("definition_id", "first", "last", "slots", "reason", "follows", "detail")

@@ -36,20 +36,18 @@ async def rows_of(
     return await cursor.fetchall()
 
 
-async def hand_on(
+async def release(
     connection: psycopg.AsyncConnection[Any],
     namespace: str,
-    ended: Iterable[Any],
+    ids: Iterable[int],
     now: datetime | None = None,
 ) -> None:
-    """Let go what waits for the turns and the numbers of ``ended``, in the transaction that has
-    ended these runs.
+    """Return the permits of the runs ``ids``, in the transaction that has ended them, and offer
+    their room.
     """
-    jobs = sorted({row.turn_of for row in ended if row.turn_of is not None})
-    limits = sorted({row.limit_name for row in ended if row.limit_name is not None})
-    if jobs or limits:
-        parameters = {"namespace": namespace, "jobs": jobs, "limits": limits, "now": now}
-        await connection.execute(load("runs")["hand_on"], parameters)
+    if ended := list(ids):
+        parameters = {"namespace": namespace, "ids": array(ended), "now": now}
+        await connection.execute(load("runs")["release"], parameters)
 
 
 async def note_ended(
@@ -67,22 +65,19 @@ async def note_ended(
         )
 
 
-async def let_go(
+async def unlock(
     connection: psycopg.AsyncConnection[Any],
     namespace: str,
     runs: Sequence[ClaimedRun],
     now: datetime | None = None,
 ) -> None:
-    """Hand on the turns and numbers of ``runs``, which were ended before their
-    handlers, until now.
+    """Note that the handlers of ``runs`` have ended, which were cancelled or have succeeded before,
+    and return their permits.
     """
-    parameters = {
-        "ids": [run.id for run in runs],
-        "tokens": [run.locked_by for run in runs],
-        "now": now,
-    }
+    parameters = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs]}
     async with connection.transaction():
-        await hand_on(connection, namespace, await rows_of(connection, "let_go", parameters))
+        rows = await rows_of(connection, "unlock", parameters)
+        await release(connection, namespace, [row.id for row in rows], now)
 
 
 def fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
@@ -187,7 +182,7 @@ async def finish(
     """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of
     those not final.
 
-    What waited for their turn is let go in the same transaction.
+    Their permits are returned in the same transaction.
     """
     written: dict[int, datetime | None] = {}
     if plain := [(run, o.usage) for run, o in outcomes if o.is_plain_success]:
@@ -196,7 +191,7 @@ async def finish(
     if others := [(run, o) for run, o in outcomes if run.id not in written]:
         async with connection.transaction():
             rows = await rows_of(connection, "finish", {**outcome_parameters(others), "now": now})
-            await hand_on(connection, namespace, rows, now)
+            await release(connection, namespace, [row.id for row in rows], now)
             failed = {run.id for run, o in others if o.status in (Status.DEAD, Status.FAILED)}
             await note_ended(
                 connection, namespace, [row.id for row in rows if row.id in failed], now

@@ -269,17 +269,23 @@ def converge(
     if overlap := [d.id for d in differences if d.id is not None and d.changes_overlap]:
         definitions.apply_overlap(connection, overlap, instant)
     former = definitions.limits(connection, namespace)
+    gates: list[str] = []
     if differences or former != limits:
         names = [d.job_type for d in differences]
-        definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
+        gates = definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
+    if overlap:
+        definitions.grant_turns(connection, overlap)
     definitions.mark_followed(
         connection, namespace, {name for job in jobs.values() for name in job.after}
     )
     if known:
         due.free_followers(connection, known)
-        definitions.apply_lane(connection, list(known), instant)
+        definitions.apply_lane(connection, list(known))
+        definitions.leave_gates(connection, list(known), instant)
         due.wake_followers(connection, namespace, known, instant)
-    _put_limits(connection, namespace, former, limits, instant)
+    _put_limits(connection, namespace, former, limits)
+    if gates:
+        definitions.promote(connection, namespace, gates, instant)
     edited = {
         name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])
     }
@@ -322,8 +328,9 @@ def repair_limits(
     """
     former = definitions.limits(connection, namespace)
     if former != limits:
-        definitions.lock_gates(connection, namespace, [], sorted({*former, *limits}))
-        _put_limits(connection, namespace, former, limits, due.start_batch(connection, now))
+        gates = definitions.lock_gates(connection, namespace, [], sorted({*former, *limits}))
+        _put_limits(connection, namespace, former, limits)
+        definitions.promote(connection, namespace, gates, due.start_batch(connection, now))
 
 
 def _put_limits(
@@ -331,11 +338,10 @@ def _put_limits(
     namespace: str,
     former: Iterable[str],
     limits: Mapping[str, int],
-    now: datetime,
 ) -> None:
     if former or limits:
         put = {name: limits.get(name) for name in sorted({*former, *limits})}
-        definitions.put_limits(connection, namespace, put, now)
+        definitions.put_limits(connection, namespace, put)
 
 
 def _has_other_starts(before: Definition, job: Job) -> bool:

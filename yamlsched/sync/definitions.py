@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import load
+from yamlsched.db.query import fetch_column, load
 from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.sync import files
 
@@ -167,7 +167,7 @@ def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -
 
 
 def mark_followed(connection: Connection[Any], namespace: str, names: Iterable[str]) -> None:
-    """Note that other jobs follow these: the ends of their runs are handed on."""
+    """Note that other jobs follow these: the ends of their runs release those."""
     connection.execute(
         load("follow")["mark_followed"], {"namespace": namespace, "names": sorted(names)}
     )
@@ -175,36 +175,42 @@ def mark_followed(connection: Connection[Any], namespace: str, names: Iterable[s
 
 def lock_gates(
     connection: Connection[Any], namespace: str, names: Sequence[str], limits: Sequence[str]
-) -> None:
+) -> list[str]:
     """Lock the gates of jobs and limits until the transaction ends: no claim decides about their
-    runs meanwhile.
+    runs meanwhile. Return them.
     """
-    connection.execute(
-        load("definitions")["lock_gates"],
-        {"namespace": namespace, "names": names, "limits": limits},
-    )
+    values = {"namespace": namespace, "names": names, "limits": limits}
+    gates = fetch_column(connection, load("definitions")["gates"], values)
+    connection.execute(load("definitions")["lock_gates"], {"namespace": namespace, "gates": gates})
+    return gates
+
+
+def promote(
+    connection: Connection[Any], namespace: str, gates: Sequence[str], now: datetime
+) -> None:
+    """Offer the room of gates to what waits there."""
+    values = {"namespace": namespace, "names": gates, "now": now}
+    connection.execute(load("runs")["promote"], values)
 
 
 def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
     """Return the limits of the file in force."""
     return {
-        row.name: row.n
+        row.name: row.capacity
         for row in connection.execute(load("definitions")["limits"], {"namespace": namespace})
     }
 
 
 def put_limits(
-    connection: Connection[Any], namespace: str, limits: Mapping[str, int | None], now: datetime
+    connection: Connection[Any], namespace: str, limits: Mapping[str, int | None]
 ) -> None:
-    """Write limits, whose gates are locked, and let go what waited for them. None: the limit has
-    left the file.
-    """
-    names = list(limits)
-    parameters = {"namespace": namespace, "names": names, "numbers": list(limits.values())}
-    connection.execute(load("definitions")["put_limits"], parameters)
-    connection.execute(
-        load("runs")["hand_on"], {"namespace": namespace, "jobs": [], "limits": names, "now": now}
-    )
+    """Write limits, whose gates are locked. None: the limit has left the file."""
+    values = {
+        "namespace": namespace,
+        "names": list(limits),
+        "numbers": list(limits.values()),
+    }
+    connection.execute(load("definitions")["put_limits"], values)
 
 
 def put_targets(
@@ -255,11 +261,19 @@ def restore_targets(
         return put_targets(connection, namespace, targets, restores=True)
 
 
-def apply_lane(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
-    """Have the next claim look again at what waits of these jobs, in the lane where they execute
-    now.
-    """
-    connection.execute(load("definitions")["apply_lane"], {"ids": list(ids), "now": now})
+def apply_lane(connection: Connection[Any], ids: Sequence[int]) -> None:
+    """Move what waits of these jobs to the lane where they execute now."""
+    connection.execute(load("definitions")["apply_lane"], {"ids": list(ids)})
+
+
+def leave_gates(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
+    """Have claims look again at what waits of these jobs at gates that are not theirs any more."""
+    connection.execute(load("definitions")["leave_gates"], {"ids": list(ids), "now": now})
+
+
+def grant_turns(connection: Connection[Any], ids: Sequence[int]) -> None:
+    """Grant permits to what executes of these jobs, whose overlap has changed."""
+    connection.execute(load("definitions")["grant_turns"], {"ids": list(ids)})
 
 
 def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
@@ -289,5 +303,9 @@ def cancel_retired(
         "limit": limit,
         **LOST_WORKER,
     }
-    runs = connection.execute(load("definitions")["cancel_retired"], values).fetchall()
+    with connection.transaction():
+        runs = connection.execute(load("definitions")["cancel_retired"], values).fetchall()
+        if runs:
+            ended = {"namespace": namespace, "ids": [run.id for run in runs], "now": now}
+            connection.execute(load("runs")["release"], ended)
     return sorted(runs, key=lambda run: (run.definition_id, run.id))

@@ -29,6 +29,7 @@ LOOK_INTERVAL_SECONDS = 0.1  # after which a busy worker looks for what was crea
 LOST_CLAIM_SECONDS = 3.0
 MAX_RUNS = 10_000  # in one claim
 MAX_BUSY_CLAIMS = 20  # in a row that found only jobs whose gates other sessions have
+MAX_SWEEPS = 10  # of a worker that ends, while they offer room that nobody takes
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
 UPKEEP_INTERVAL_SECONDS = 1.0
 # after which all unfinished runs are looked at, and not only the first ones
@@ -176,14 +177,12 @@ class Claims:
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
         changes, sent_at, limit = self._changes, clock.now(), min(limit, self._limit)
-        busy, self._busy = self._busy, set()
+        busy, self._busy, chance = self._busy, set(), random.random()
         token, gated_token = self._new_token(), self._new_token()
 
         async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
             arguments = (connection, self._namespace, token, limit, scope)
-            return await claiming.claim(
-                *arguments, lane=self._lane, busy=busy, chance=random.random()
-            )
+            return await claiming.claim(*arguments, lane=self._lane, busy=busy, chance=chance)
 
         answer = await self._answer(ask, token)
         if answer is None:
@@ -195,7 +194,7 @@ class Claims:
 
             async def ask_gated(connection: Connection) -> bool:
                 arguments = (connection, self._namespace, claimed, gated_token, gated)
-                await claiming.claim_gated(*arguments, revision=scope.revision)
+                await claiming.claim_gated(*arguments, revision=scope.revision, chance=chance)
                 return True
 
             claimed.is_complete = (
@@ -262,6 +261,7 @@ class Upkeep:
         namespace: str,
         report: RunReport,
         attempts: Collection[Attempt],
+        is_continuous: bool = True,
     ) -> None:
         self._session, self._namespace, self._report, self._attempts = (
             session,
@@ -269,25 +269,29 @@ class Upkeep:
             report,
             attempts,
         )
-        self.next_at = self._complete_at = 0.0  # 0: at once
+        self.next_at = self._complete_at = 0.0  # 0: at once, and before the worker ends
+        self._sweeps_left = 0 if is_continuous else MAX_SWEEPS
+        self.has_offered = False  # it sweeps again before the worker ends
 
     async def run_if_due(self) -> bool:
         """Do it, unless it is too early. Return whether runs may have become claimable."""
         now = clock.now()
-        if now < self.next_at:
+        sweeps_again = self.has_offered and not self._attempts
+        if now < self.next_at and not sweeps_again:
             return False
         is_complete, held = now >= self._complete_at, [attempt.run.id for attempt in self._attempts]
 
-        async def ask(connection: Connection) -> tuple[claiming.ReclaimResult, int]:
+        async def ask(connection: Connection) -> tuple[claiming.ReclaimResult, int, int]:
             reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
-            repaired = await claiming.sweep(connection, self._namespace)
+            offered = await claiming.sweep(connection, self._namespace, at_once=sweeps_again)
+            repaired = await claiming.repair(connection, self._namespace) if is_complete else 0
             # slots that have become late, and what no claim has met
             jobs = None if is_complete else await follow.overlooked(connection, self._namespace)
             followers = await follow.settle(connection, self._namespace, jobs)
             repaired += followers.repaired
             for job, why in followers.failed:
                 log.error("slot.blocked", job=job, error=why)
-            return reclaimed, repaired
+            return reclaimed, offered, repaired
 
         try:
             answer = await answer_of(self._session, ask)
@@ -298,8 +302,10 @@ class Upkeep:
             return False
         if is_complete:
             self._complete_at = clock.now() + COMPLETE_INTERVAL_SECONDS
-        reclaimed, repaired = answer
+        reclaimed, offered, repaired = answer
+        self.has_offered = offered > 0 and self._sweeps_left > 0
+        self._sweeps_left -= self.has_offered
         self._report.note_reclaimed(reclaimed)
         if repaired:
             log.warning("runs.repaired", runs=repaired)
-        return bool(reclaimed.lost or reclaimed.dead or repaired)
+        return bool(reclaimed.lost or reclaimed.dead or offered or repaired)

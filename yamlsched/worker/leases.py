@@ -185,8 +185,11 @@ class Leases:
         for run_id, owner in ownership.items():
             # neither renewed nor lost: another transaction has locked the row, about to finish the
             # run
-            if owner in (statements.LOST, Status.CANCELLED) and due[run_id] in self._attempts:
-                self._lose(due[run_id], owner)
+            attempt = due[run_id]
+            is_retried = owner == Status.QUEUED and attempt.took is None  # after it was cancelled
+            is_lost = owner in (statements.LOST, Status.CANCELLED) or is_retried
+            if is_lost and attempt in self._attempts:
+                self._lose(attempt, Status.CANCELLED if is_retried else owner)
         await self._live_output.write(self._session, [due[run_id] for run_id in renewed], timeout)
 
     def check(self) -> None:

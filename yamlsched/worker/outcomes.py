@@ -83,7 +83,8 @@ class PendingOutcome:
         """Whether nothing at all is to be written."""
         attempt, outcome = self.attempt, self.outcome
         has_text = outcome.output is not None or attempt.live_output is not None
-        return self.is_settled and not has_text and outcome.usage is None and not attempt.has_turn
+        holds_permits = attempt.has_turn or attempt.is_lost  # each that was cancelled holds one
+        return self.is_settled and not has_text and outcome.usage is None and not holds_permits
 
 
 class OutcomeRecorded(NamedTuple):
@@ -306,7 +307,7 @@ class Outcomes:
         if settled := [pending for pending in batch if pending.is_settled]:
             outcomes = [(pending.attempt.run, pending.outcome) for pending in settled]
             await statements.keep_outputs(connection, outcomes)
-            await statements.let_go(
+            await statements.unlock(
                 connection, self._namespace, [pending.attempt.run for pending in settled]
             )
             await live_output.forget(connection, [pending.attempt for pending in settled])

@@ -105,7 +105,7 @@ class Worker:
             lambda name: create_executor(name, self.workload),
         )
         self.lanes.open(workload)
-        self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts)
+        self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts, is_continuous)
         self._learn_secrets()
         self.outcomes = Outcomes(sessions.write, namespace, events, redact=self.redact)
         self.leases = Leases(sessions.lease, self.attempts, self.lanes, redact=self.redact)
@@ -369,7 +369,8 @@ class Worker:
         is_idle = all(
             lane.claims.is_exhausted and not lane.claims.awaits_retry for lane in self.lanes
         )
-        return is_idle and not self.is_continuous and self.upkeep.next_at > 0.0
+        has_swept = self.upkeep.next_at > 0.0 and not self.upkeep.has_offered
+        return is_idle and not self.is_continuous and has_swept
 
     def _must_give_up(self) -> bool:
         """Return whether waiting for the database is pointless: every lease has ended, or the

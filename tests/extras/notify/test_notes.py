@@ -332,7 +332,7 @@ def test_a_job_that_is_late_is_told_once_and_recovers_when_its_run_succeeds(
     assert story.send(after=3 * HOUR) == []
 
     db.execute(
-        "update yamlsched.job_runs set status = 'succeeded', locked_until = null, exclusive_of = null, "
+        "update yamlsched.job_runs set status = 'succeeded', locked_until = null, "
         "finished_at = now() where id = %s",
         [run],
     )

@@ -300,9 +300,7 @@ class World:
         job.run, job.run_id = status, a_run(self.db, job.id, status, scheduled_for=slot, **values)
 
     def _end(self, job: Job, change: str, attempts: str = "greatest(attempts, 1)") -> None:
-        leaves = (
-            "locked_until = null, exclusive_of = null, started_at = coalesce(started_at, now())"
-        )
+        leaves = "locked_until = null, started_at = coalesce(started_at, now())"
         leaves += f", attempts = {attempts}"
         change = f"update yamlsched.job_runs set {change}, {leaves}, locked_by = coalesce(locked_by, 'w:1:a') where id = %s"
         self.db.execute(change.encode(), [job.run_id])

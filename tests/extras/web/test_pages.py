@@ -517,7 +517,7 @@ def test_the_chains_show_what_each_job_waits_for(own_page: tuple[Any, TestClient
     extract, load = a_job(db, "extract", is_followed=True), a_job(db, "load", after=["extract"])
     slot = {"scheduled_for": "2026-01-14 02:00+0", "run_at": "2026-01-14 02:00+0"}
     died = a_run(db, extract, "dead", **slot)
-    waiting = a_run(db, load, unreleased=True, withheld=4, **slot)
+    waiting = a_run(db, load, unreleased=True, blocked_on=f"after/{extract}", **slot)
     db.execute(
         "insert into yamlsched.awaits (run_id, definition_id, slot) values (%s, %s, '2026-01-14 02:00+0')",
         [waiting, extract],

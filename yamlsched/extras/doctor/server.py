@@ -24,12 +24,10 @@ MAX_TRANSACTION_AGE = timedelta(hours=1)
 REQUIRED_PRIVILEGES = {
     "SELECT": "database_identity migrations",
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
-    "SELECT,INSERT,UPDATE": (
-        "attempt_outputs awaits gates job_definitions namespaces skipped_slots"
-    ),
+    "SELECT,INSERT,UPDATE": ("attempt_outputs awaits job_definitions namespaces skipped_slots"),
     "SELECT,INSERT,UPDATE,DELETE": (
-        "attempt_progress effects job_runs lacks notifications notify_targets schedule_files"
-        " running_outputs used_keys"
+        "attempt_progress effects gates job_runs lacks notifications notify_targets permits"
+        " running_outputs schedule_files used_keys"
     ),
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""

@@ -59,10 +59,10 @@ def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook
         outlook.lines.append(
             f"It {'is queued' if is_over else 'becomes due'}, and waits: {_paused(run)}."
         )
-    elif run.held_until is not None and run.held_until > run.now:
+    elif is_over and run.locked_until is not None and run.locked_until > run.now:
         outlook.lines.append(
-            f"It runs again at {_at(run, run.held_until)}: its cancelled handler may run until"
-            " then."
+            "It runs again when its cancelled handler has ended, at"
+            f" {_at(run, run.locked_until)} at the latest."
         )
     elif is_over:
         outlook.lines.append("It runs again at once, as soon as a worker is free.")
