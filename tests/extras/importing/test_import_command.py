@@ -377,14 +377,6 @@ def test_the_environment_and_directory_of_the_first_server_do_not_apply_to_jobs_
         ({}, "."),
         ({"B": "2"}, "/x"),
     ]
-    assert (
-        f"stdin:1: changed: the env in the defaults of {file} does not apply to it: the job has its"
-        in done.stderr
-    )
-    assert (
-        f"stdin:1: changed: the cwd in the defaults of {file} does not apply to it: the job has its"
-        in done.stderr
-    )
     assert "its defaults apply to the imported jobs too: max_attempts\n" in done.stderr
 
 
@@ -397,15 +389,3 @@ def test_handlers_do_not_get_keys_of_commands(tmp_path: Path) -> None:
 
     assert "does not apply" not in file.read_text()
     assert "handler: m.f" in file.read_text()
-
-
-def test_a_schedules_yaml_is_left_out_with_what_to_do(tmp_path: Path) -> None:
-    file = tmp_path / "schedules.yaml"
-    file.write_text(FIRST)
-
-    for done in (run(file), run("-", input=FIRST)):
-        assert (done.return_value, done.stdout) == (1, "")
-        assert (
-            "left out: it is a schedules.yaml already, and there is nothing to import: yaml"
-            in done.stderr
-        )

@@ -370,7 +370,7 @@ def test_a_time_zone_of_celery_that_may_be_set_elsewhere_is_reported(
         ("'options': OPTIONS", "dropped", "a: its options OPTIONS are not a dict of constants"),
         ("'description': TEXT", "dropped", "a: its description is not a constant"),
         ("'kwargs': KWARGS", "left out", "a: its kwargs"),
-        ("'kwargs': {'n': COUNT}", "left out", "a: a Name cannot be stored"),
+        ("'kwargs': {'n': COUNT}", "left out", "a: it has a value that is not a constant"),
         ("'args': ARGS", "left out", "a: it has positional arguments"),
         (
             "**BASE",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -12,13 +12,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, OnCalendar
-from yamlsched.extras.importing.expression import (
-    CRON_RULES,
-    FieldRange,
-    cron_expression,
-    fields_of,
-    number_of,
-)
+from yamlsched.extras.importing.expression import CRON_RULES, cron_expression, fields_of
 from yamlsched.extras.importing.model import (
     FAITHFUL,
     Place,
@@ -28,31 +22,14 @@ from yamlsched.extras.importing.model import (
     known_zone,
     shown,
 )
-from yamlsched.extras.importing.simplify import (
-    ANY_FLOCK,
-    DATA,
-    Simplified,
-    advice,
-    simplify,
-    without_flock,
-)
+from yamlsched.extras.importing.simplify import Simplified, simplify
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
 ASSIGNMENT = re.compile(r"""("[^"]*"|'[^']*'|[^\s="'][^\s=]*)[ \t]*=[ \t]*(.*)""")
-VALUE_IN_DEBIAN = re.compile(r"""("[^"]*"|'[^']*')\s*|[^\s"'].*""")
-WORD = r"[a-z0-9]+(?![a-z0-9])"
-ITEM = rf"(?:(?:\*|{WORD}-{WORD})(?:/{WORD}|(?!/))|{WORD}(?![/-]))"
-FIELD_IN_DEBIAN = re.compile(rf"({ITEM}(?:,{ITEM})*)(?!,)", re.IGNORECASE)
-"""What follows such a field is skipped: Debian's cron reads 1#2 as 1."""
-STEP = FieldRange("step", 1, 9999)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OTHER_SETTINGS = (
-    "RANDOM_DELAY",
-    "START_HOURS_RANGE",
-    "MAILFROM",
-    "CONTENT_TYPE",
-    "CONTENT_TRANSFER_ENCODING",
+NO_COUNTERPART = re.compile(
+    "LOGNAME|RANDOM_DELAY|START_HOURS_RANGE|MAILFROM|CONTENT_TYPE|CONTENT_TRANSFER_ENCODING"
 )
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
 GUARD_REWRITTEN = (
@@ -63,7 +40,16 @@ NOTIFY = (
     "`notify: {ops: {url_env: OPS_NOTIFY_URL}}` and `defaults: {notify: [ops]}`, and set "
     "OPS_NOTIFY_URL=mailtos://USER:PASSWORD@HOST?to="
 )
-DATE = (
+ADVICE = {
+    r"(?<![\w-])flock\s": "flock: overlap, or a limit that jobs share, does this on all hosts"
+    " together; --policy advised replaces a flock that is all of the command. While the lock is"
+    " held, flock -n exits 1, which is a failure here",
+    r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand)": "random sleep: spread does this, with the same"
+    " delay each time; --policy advised writes it",
+}
+"""For a part of a command: what yamlsched has for it."""
+DATE = re.compile(r"(?:\$\(|`)\s*(?:/bin/)?date\b")
+DATE_ADVICE = (
     "$(date) is the time at which the run starts, also of a slot that is made up for or retried:"
     ' for the date of the slot write $(date -d "$YAMLSCHED_SCHEDULED_FOR" ...)'
 )
@@ -79,7 +65,7 @@ AS_ROOT = "user root: the command runs as the user of yamlsched tick, which must
 EXIT_CODES = (
     "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
 )
-MAX_LINE_CHARS, MAX_COMMAND_BYTES = 10_000, 998
+MAX_LINE_CHARS = 10_000
 SIXTH_FIELD = re.compile(
     r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE
 )
@@ -93,8 +79,6 @@ class _Settings:
     shell: str = "/bin/sh"
     home: str = ""
     env: dict[str, str] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    """The line on which each variable was set last."""
 
 
 def read(whole: Place, has_user: bool) -> None:
@@ -109,19 +93,12 @@ def read(whole: Place, has_user: bool) -> None:
             "lines end with CR LF: cron passes the CR on to commands, and here it is removed"
         )
     for number, raw in enumerate(source.text.split("\n"), 1):
-        line, place = raw.strip(" \t"), whole.at(number)
-        if line and not line.startswith("#") and not _is_valid_in_debian(line, has_user):
-            place.advise("Debian's cron ignores a whole file with such a line")
-        line = line.strip()
+        line, place = raw.strip(), whole.at(number)
         if not line or line.startswith("#"):
             continue
         if len(line) > MAX_LINE_CHARS:
             place.refused(f"the line has more than {MAX_LINE_CHARS:,} characters: {shown(line)}")
             continue
-        if raw.endswith("\\"):
-            place.advise(
-                "a backslash at the end continues no line in cron: the next line stands alone"
-            )
         assignment = ASSIGNMENT.fullmatch(line)
         try:
             if assignment:
@@ -132,35 +109,6 @@ def read(whole: Place, has_user: bool) -> None:
             place.refused(f"{error}: {shown(line)}")
     if len(batch.jobs) + len(batch.notes) == before:
         whole.refused("it has no jobs")
-    elif not source.text.endswith("\n") and line and not line.startswith("#"):
-        place.advise("there is no newline at the end: Debian's cron ignores such a file")
-
-
-def _is_valid_in_debian(line: str, has_user: bool) -> bool:
-    if assignment := ASSIGNMENT.fullmatch(line):
-        return VALUE_IN_DEBIAN.fullmatch(assignment[2]) is not None
-    size = 1 if line.startswith("@") else 5
-    parts = line.split(None, size + has_user)
-    if len(parts) < size + 2 * has_user:
-        return False
-    command = "".join(parts[size + has_user :])
-    if len(command.encode(errors="replace")) > MAX_COMMAND_BYTES or "".join(
-        parts[size : size + 1]
-    ).startswith("*"):
-        return False
-    if size == 1:
-        return parts[0] in (*ALIASES, "@reboot")
-    return all(map(_is_field_in_debian, parts, CRON_RULES))
-
-
-def _is_field_in_debian(text: str, rule: FieldRange) -> bool:
-    field = FIELD_IN_DEBIAN.match(text)
-    try:
-        for slash, word in re.findall(r"(/?)(\w+)", field[1] if field else ""):
-            number_of(word, STEP if slash else rule)
-    except Refusal:
-        return False
-    return field is not None
 
 
 def _unquoted(text: str) -> str:
@@ -182,7 +130,7 @@ def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
                 " mails about runs that"
             )
             place.dropped(f"{message} die, write {NOTIFY}{shown(value)}")
-    elif name in OTHER_SETTINGS or name == "LOGNAME":
+    elif NO_COUNTERPART.fullmatch(name):
         place.dropped(f"{name} has no counterpart")
     elif name == "SHELL":
         settings.shell = value
@@ -190,7 +138,6 @@ def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
         settings.home = settings.env[name] = value
     elif VARIABLE.fullmatch(name):
         settings.env[name] = value
-        settings.lines[name] = place.line
         if name == "TZ":
             place.advise(
                 "TZ is set for the commands only, as in cron; for the schedule see --timezone"
@@ -231,7 +178,7 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
         )
     if settings.env:
         keys["env"] = dict(settings.env)
-    place.add(name, line.rstrip(), keys, times, settings.lines)
+    place.add(name, line.rstrip(), keys, times)
 
 
 def _simplified(
@@ -251,22 +198,20 @@ def _simplified(
         place.changed(NO_HOME)
     if done.lock:
         _use_limit(place, done, keys)
-    elif is_advised and ANY_FLOCK.search(done.command):
-        place.advise(_flock_kept(done.command, limits))
     if done.spread:
         keys["spread"] = durations.show(done.spread)
         place.changed(f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
-    for message in [] if is_advised else advice(done.command, limits):
-        place.advise(message)
     rewritten, rest = shell.without_failing_guard(done.command)
     if rewritten != done.command:
         place.changed(GUARD_REWRITTEN)
     if shell.ANY_GUARD.search(rest):
         place.advise(EXIT_CODES)
-    if is_advised and shell.DATE.search(rewritten):
-        place.advise(DATE)
-    used_shell = done.shell or settings.shell
-    text, pipe_shell, obstacle = shell.with_pipefail(rewritten, used_shell)
+    for part, message in ADVICE.items():
+        if re.search(part, rewritten):
+            place.advise(message)
+    if is_advised and DATE.search(rewritten):
+        place.advise(DATE_ADVICE)
+    text, pipe_shell, obstacle = shell.with_pipefail(rewritten, settings.shell)
     if text != rewritten:
         place.changed(
             f"set -o pipefail, in {pipe_shell}: a run fails if any part of its pipe does, not only"
@@ -276,21 +221,13 @@ def _simplified(
         place.advise(
             f"its pipe succeeds if its last part does: {shown(obstacle)} prevents set -o pipefail"
         )
-    return shell.argv(text, pipe_shell if text != rewritten else used_shell), name
+    return shell.argv(text, pipe_shell), name
 
 
 def _report(place: Place, done: Simplified, job: str) -> None:
     for text in dict.fromkeys(done.removed):
         place.changed(
             f"{shown(text)} is removed: the output is kept. To see it: yamlsched show RUN --output"
-        )
-    for text in dict.fromkeys(done.kept):
-        if not DATA.search(text.strip("\"'")):
-            place.advise(f"{shown(text)} is kept, as it may be data: remove it if it is a log")
-    for program in shell.output_takers(done.command):
-        place.advise(
-            f"{program} takes the output: without it, yamlsched keeps the output and reports what"
-            " fails"
         )
     if done.cwd:
         place.changed(f"cd becomes cwd: {shown(done.cwd)}")
@@ -305,30 +242,24 @@ def _report(place: Place, done: Simplified, job: str) -> None:
 
 
 def _schedule(place: Place, expression: str, zone_name: str) -> tuple[OnCalendar, dict[str, Any]]:
+    """Return when Debian's cron fires, and the keys for it."""
     alias = expression.lower()
     if alias == "@reboot":
         raise Refusal("@reboot is not supported: start the program with systemd")
     if expression.startswith("@") and alias not in ALIASES:
         raise Refusal(f"{shown(expression)} is not an alias of cron")
-    calendar = calendar_of(ALIASES.get(alias, expression), zone_name)
-    written = cron_expression(calendar, ALIASES.get(alias, expression).split())
-    if alias in ALIASES:
-        written = alias
-    elif written != expression:
-        place.changed(f"{shown(expression)} is written as {written}")
-    return calendar, {"cron": written, "timezone": zone_name}
-
-
-def calendar_of(expression: str, zone_name: str) -> OnCalendar:
-    """Return five fields as Debian's cron reads them. Raises Refusal."""
-    parts = expression.split()
-    if any("~" in part for part in parts):
+    if "~" in expression:
         raise Refusal("~ chooses a random time: write a fixed time, and spread for a stable delay")
+    parts = ALIASES.get(alias, expression).split()
     # a field that starts with * restricts nothing on its own, even with a step: then a date must
     # match both
     either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
     clock = EVERY_MATCH if parts[0].startswith("*") or parts[1].startswith("*") else DEBIAN
-    return OnCalendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
+    calendar = OnCalendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
+    written = alias if alias in ALIASES else cron_expression(calendar, parts)
+    if written != alias and written != expression:
+        place.changed(f"{shown(expression)} is written as {written}")
+    return calendar, {"cron": written, "timezone": zone_name}
 
 
 def _use_limit(place: Place, done: Simplified, keys: dict[str, Any]) -> None:
@@ -344,18 +275,6 @@ def _use_limit(place: Place, done: Simplified, keys: dict[str, Any]) -> None:
     place.changed(f"flock {shown(done.lock)} is replaced by {what}")
 
 
-def _flock_kept(command: str, limits: Mapping[str, str]) -> str:
-    if locked := without_flock(command):
-        return (
-            f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in"
-            " this way"
-        )
-    return (
-        "flock is kept, as it is not all of the command, or has other options: overlap or a limit"
-        " does this as well"
-    )
-
-
 def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[str, str]:
     """Return the limit to write for each lock that several lines take; empty if one of them does
     anything else with it.
@@ -363,23 +282,21 @@ def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[
     Each of ``crontabs`` is a text, and whether it has users. The names of limits are added to
     ``taken``.
     """
-    lines = [(line.strip(), has_user) for text, has_user in crontabs for line in text.split("\n")]
-    lines = [(line, has_user) for line, has_user in lines if line and not line.startswith("#")]
+    lines = [
+        (line.strip(), has_user)
+        for text, has_user in crontabs
+        for line in text.split("\n")
+        if line.strip() and not line.strip().startswith("#")
+    ]
     mentions = Counter(word for line, _ in lines for word in set(re.findall(r"[\w./-]+", line)))
-    shared: dict[str, str] = {}
-    for lock, count in Counter(_lock(*line) for line in lines).items():
-        if mentions[lock] > 1:
-            shared[lock] = (
-                free_name(job_name(PurePath(lock).name), taken) if mentions[lock] == count else ""
-            )
-    return shared
+    locks = Counter(simplify(_command(*line), "", True, {}).lock for line in lines)
+    return {
+        lock: free_name(job_name(PurePath(lock).name), taken) if mentions[lock] == count else ""
+        for lock, count in locks.items()
+        if mentions[lock] > 1
+    }
 
 
-def _lock(line: str, has_user: bool) -> str:
-    """Return the lock that the command of a line takes, if flock is all of it but what ``simplify``
-    removes.
-    """
-    command, _ = shell.split_percent(
-        line.split(None, (1 if line.startswith("@") else 5) + has_user)[-1]
-    )
-    return simplify(command, "", True, {}).lock
+def _command(line: str, has_user: bool) -> str:
+    words = line.split(None, (1 if line.startswith("@") else 5) + has_user)
+    return shell.split_percent(words[-1])[0]

@@ -25,11 +25,9 @@ MAX_JOBS = 2_000
 MAX_NOTES = 5_000
 """After this many notes, reading stops."""
 MAX_NAME_CHARS = 63
-MAX_INTEGER_BITS = 63
 NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 YAML_WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 """Words that one version of YAML or another reads as something else than a string."""
-NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 FAITHFUL = {"overlap": "allow", "catchup": "none", "max_attempts": 1, "timeout": "7d"}
 """What cron does: no run waits for another, none is made up for, repeated or stopped."""
 
@@ -203,27 +201,22 @@ class Place:
         origin: str,
         keys: Mapping[str, Any],
         times: FireTimes,
-        lines: Mapping[str, int] | None = None,
     ) -> None:
-        """Add a job under a valid name that is free. Raises Refusal for values that the file cannot
-        hold.
-
-        ``lines`` are those of its variables, if they are not in the job's own line.
-        """
+        """Add a job under a valid name that is free. Raises Refusal for values that JSON cannot hold."""
         if len(self.batch.jobs) == MAX_JOBS:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
-        if unstorable := _unstorable(keys):
-            raise Refusal(f"{unstorable} cannot be stored")
-        keys = self._with_possible_spread(self._without_secrets(keys, lines or {}))
+        try:
+            json.dumps(keys, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Refusal("it has a value that is not a constant, or none of JSON's") from error
+        keys = self._with_possible_spread(self._without_secrets(keys))
         wanted = job_name(name)
         free = free_name(wanted, self.batch.names)
         if free != wanted:
             self.changed(f"the name {wanted} is taken: the job is called {free}")
         self.batch.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
 
-    def _without_secrets(
-        self, keys: Mapping[str, Any], lines: Mapping[str, int]
-    ) -> Mapping[str, Any]:
+    def _without_secrets(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         """Leave out variables that look like secrets: the file is in git, and what it says in the
         database.
 
@@ -237,16 +230,9 @@ class Place:
                 if name.startswith("PG")
                 else "set it where the worker starts"
             )
-            message = (
+            self.dropped(
                 f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
             )
-            place = self.at(lines.get(name, self.line))
-            if (
-                name not in lines
-                or ImportNote(Treatment.DROPPED, self.source.file, place.line, message)
-                not in self.batch.notes
-            ):
-                place.dropped(message)
         command = keys.get("command") or []
         if mask_command(command) != command:
             self.advise(
@@ -309,30 +295,3 @@ def shown(value: Any) -> str:
         return escape_line(truncate(json.dumps(value, ensure_ascii=False), 80))
     except (TypeError, ValueError, RecursionError):
         return type(value).__name__
-
-
-def _unstorable(value: Any, depth: int = 0) -> str:
-    """Return what in ``value`` is not a JSON value that the file and PostgreSQL can hold; "" if all
-    of it is.
-    """
-    match value:
-        case None | bool():
-            return ""
-        case str():
-            return "a string with NUL or a lone surrogate" if NOT_STORABLE.search(value) else ""
-        case int():
-            return (
-                "an integer of more than 63 bits" if value.bit_length() > MAX_INTEGER_BITS else ""
-            )
-        case float():
-            return "" if value - value == 0 else str(value)
-        case list() | tuple() | dict() if depth < 20:
-            items = [*value, *value.values()] if isinstance(value, dict) else value
-            if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-                return "a mapping with keys that are not strings"
-            return next(filter(None, (_unstorable(item, depth + 1) for item in items)), "")
-    return (
-        "a value nested more than 20 levels deep"
-        if isinstance(value, list | dict)
-        else f"a {type(value).__name__}"
-    )

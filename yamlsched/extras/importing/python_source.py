@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from yamlsched.extras.importing.model import MAX_INTEGER_BITS, Origin, Refusal, shown
+from yamlsched.extras.importing.model import Origin, Refusal, shown
 
 MAX_DEPTH = 50
 SETTING_CALLS = ("update", "dict", "Celery")
@@ -70,10 +70,8 @@ def value(node: ast.AST | None, depth: int = 0) -> Any:
         return value(node, depth + 1)
 
     match node:
-        case ast.Constant(value=None | bool() | str() | float() as constant):
+        case ast.Constant(value=None | bool() | str() | float() | int() as constant):
             return constant
-        case ast.Constant(value=int() as number) if number.bit_length() <= MAX_INTEGER_BITS:
-            return number
         case ast.UnaryOp(op=ast.USub(), operand=operand) if _is_number(number := inner(operand)):
             return -number
         case ast.BinOp(op=ast.Mult() | ast.Add() as operator, left=left, right=right):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from yamlsched.extras.importing.calendar import OnCalendar
 from yamlsched.extras.importing.model import (
     MAX_NOTES,
     Imported,
+    ImportedJob,
     ImportNote,
     Origin,
     Place,
@@ -28,33 +28,12 @@ KINDS = ("crontab", "cron.d", "kubernetes", "celery", "systemd")
 ON_HOST_CLOCK = ("crontab", "cron.d", "systemd")
 """Kinds that use the time zone of their host where a file names none."""
 WITH_USER = re.compile(
-    r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+(\S+)", re.MULTILINE
+    r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+\S", re.MULTILINE
 )
-BARE_WORD = re.compile(r"[a-z_][a-z0-9_-]*")
-KEYWORD = re.compile(r"(if|test|cd|command)$|\[")
-PROGRAMS_TOO = frozenset(("backup", "games", "list", "mail", "man", "news", "sync"))
-"""Users of every Debian that are usual names of programs and scripts as well."""
-SYSTEM_USERS = PROGRAMS_TOO.union(
-    (
-        "root",
-        "www-data",
-        "daemon",
-        "bin",
-        "sys",
-        "uucp",
-        "proxy",
-        "nobody",
-        "apache",
-        "nginx",
-        "postgres",
-        "mysql",
-    ),
-    ("amavis", "clamav", "munin", "logcheck", "smmsp", "cricket", "leafnode", "roundcube"),
-)
+USERS = {"root", "www-data", "nobody", "apache", "nginx", "postgres", "mysql"}
 MAX_LINES = 5
 OF_HOST: dict[str, Any] = {"env": {}, "cwd": "."}
 """Keys whose defaults are those of one crontab, with the values that a command without them has."""
-SCHEDULES = (re.compile(r"^version: *1\b", re.MULTILINE), re.compile(r"^jobs:", re.MULTILINE))
 
 
 def kind_of(source: Origin) -> str:
@@ -66,37 +45,20 @@ def kind_of(source: Origin) -> str:
         case ".yaml" | ".yml":
             return "kubernetes"
         case ".json":
-            return "kubernetes" if re.search('"Cron(Job|Workflow)', source.text) else "celery"
+            return "kubernetes" if re.search('"CronJob', source.text) else "celery"
         case ".py":
             return "celery"
     if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_users(source.text):
         return "cron.d"
-    if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|CronWorkflow|List)", source.text, re.MULTILINE):
-        return "kubernetes"
-    if all(pattern.search(source.text) for pattern in SCHEDULES):
+    if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|List)", source.text, re.MULTILINE):
         return "kubernetes"
     return "crontab"
 
 
 def _has_users(text: str) -> bool:
-    """Return whether the commands of a crontab follow the names of users: all of them, or root
-    once.
-    """
-    words = WITH_USER.findall(text)
-    is_all = bool(words) and all(_is_user(first, second) for first, second in words)
-    return is_all or any(first == "root" for first, _ in words)
-
-
-def _is_user(first: str, second: str) -> bool:
-    if KEYWORD.match(second):
-        return BARE_WORD.fullmatch(first) is not None
-    try:
-        is_known = first in SYSTEM_USERS or pwd.getpwnam(first).pw_name == first
-    except (KeyError, ValueError):
-        return False
-    return is_known and (
-        second.startswith("/") or (first not in PROGRAMS_TOO and not second.startswith("-"))
-    )
+    """Return whether the names of users stand in front of the commands of a crontab."""
+    words = set(WITH_USER.findall(text))
+    return "root" in words or (bool(words) and words <= USERS)
 
 
 def read(
@@ -169,40 +131,25 @@ def _keep_apart(batch: Imported, into: Loaded) -> None:
             if key not in job.keys and "command" in job.keys
         }
         batch.jobs[number] = replace(job, keys={**job.keys, **missing})
-        for key in missing:
-            message = (
-                f"the {key} in the defaults of {into.source.file} does not apply to it: the job has"
-                " its own"
-            )
-            batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, message))
 
 
 def _leave_out_invalid(batch: Imported) -> None:
     """Leave out jobs that ``validate`` would reject, so that the rest is a valid file."""
     if not batch.jobs:
         return
-    text = write.as_file(batch.jobs, "UTC")
-    errors = [
-        diagnostic
-        for diagnostic in load(text.encode(), "", None).diagnostics
-        if diagnostic.severity == "error"
-    ]
-    if not errors:
+    if not _errors(batch.jobs):
         return
-    lines = text.split("\n")
-    starts = {job.name: lines.index(f"  {job.name}:") + 1 for job in batch.jobs}
     for job in list(batch.jobs):
-        end = min(
-            (line for line in starts.values() if line > starts[job.name]), default=len(lines) + 1
-        )
-        reasons = [error for error in errors if starts[job.name] <= error.line < end]
-        if reasons:
+        for message in _errors([job])[:1]:
             batch.jobs.remove(job)
             batch.notes.append(
-                ImportNote(
-                    Treatment.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"
-                )
+                ImportNote(Treatment.REFUSED, job.file, job.line, f"{job.name}: {message}")
             )
+
+
+def _errors(jobs: Sequence[ImportedJob]) -> list[str]:
+    diagnostics = load(write.as_file(jobs, "UTC").encode(), "", None).diagnostics
+    return [one.message for one in diagnostics if one.severity == "error"]
 
 
 def report(batch: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:

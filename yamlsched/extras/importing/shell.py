@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import PurePosixPath
 
-from yamlsched.extras.importing.tokens import CannotSplit, split
+from yamlsched.extras.importing.tokens import split
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 BUILTINS = re.compile(
@@ -15,40 +14,29 @@ BUILTINS = re.compile(
 )
 PLAIN_SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash", "sh", "bash")
 PIPEFAIL_SHELLS = ("bash", "zsh", "ksh")
-GUARDS = frozenset(
-    (
-        "test",
-        "[",
-        "[[",
-        "command",
-        "which",
-        "type",
-        "hash",
-        "grep",
-        "pgrep",
-        "pidof",
-        "mountpoint",
-        "!",
-    )
-)
-MAY_FAIL_IN_PIPES = frozenset(("grep", "egrep", "zgrep", "diff", "cmp", "yes", "head"))
+GUARDS = re.compile(r"test|\[\[?|command|which|type|hash|p?grep|pidof|mountpoint|!")
+MAY_FAIL_IN_PIPES = re.compile(r"[ez]?grep|diff|cmp|yes|head")
 """A pipe with one of them ends with another exit code than 0 although nothing is wrong."""
-TAKES_OUTPUT = frozenset(("logger", "mail", "mailx", "sendmail", "systemd-cat"))
-DATE = re.compile(r"(?:\$\(|`)\s*(?:/bin/)?date\b")
 RELATIVE = re.compile(
     r"~|\.\.?/|[\w.-]+/[\w./-]*$|[\w-]+\.(?:[ctp]sv|jsonl?|xml|sql|dump|gz|zip|tar|tgz|log|txt|py|sh|php|rb|pl|js|jar|ya?ml)$"
+    r"|(?:git|make|npm|yarn|bundle|rake|docker-compose|artisan)$"
 )
-IN_FOLDER = frozenset(("git", "make", "npm", "yarn", "bundle", "rake", "docker-compose", "artisan"))
-
+"""A path, or a program that works on the directory in which it starts."""
+PROGRAM = re.compile(
+    r"""\s*
+    (?:(?:\S*/)?(?:
+        (?:sudo(?:\s+-[ug]\s+\S+)* | flock(?:\s+-\S+|\s+\d+)*\s+/\S+ | timeout | nice | ionice | env | exec | chronic
+          | nohup | time | setsid | chrt | (?:python|php|perl|ruby|node|bash|sh|java|npx|uv|poetry)[\d.]*
+        )(?:\s+-\S+|\s+[\d.]+[smhd]?(?!\S)|\s+(?:run|exec)(?!\S))*\s+
+      | [A-Za-z_]\w*=\S*\s+ | (?:if|then|else|do|while|until|!|\{)\s+)
+    )*
+    (?:\S*/)?(?P<program>[\w.:@+\[-]+?)(?:\.(?:sh|py|php|pl|rb|js|bash|jar))?(?!\S)
+    (?:\s+(?P<argument>[a-z][a-z0-9:_-]*)(?!\S))?""",
+    re.VERBOSE,
+)
+"""The program that matters in a command, behind those that only start another one."""
 ANY_GUARD = re.compile(r"&&|\|\||\A(?:test\s|\[\s|grep\s)")
-KEYWORDS = frozenset(("if", "then", "else", "do", "while", "until", "!", "{", "("))
-WRAPPERS = frozenset(
-    ["sudo", "nice", "ionice", "env", "exec", "chronic", "nohup", "time", "setsid", "chrt"]
-)
-WITH_VALUES = frozenset(["timeout", "flock"])
-DURATION = re.compile(r"[\d.]+[smhd]?")
-INTERPRETERS = re.compile(r"(python|php|perl|ruby|node|bash|sh|java|npx|uv|poetry)[\d.]*")
-SUFFIX = re.compile(r"\.(sh|py|php|pl|rb|js|bash|jar)\Z")
+NAMELESS = re.compile(rf"{BUILTINS.pattern}|sleep|mkdir|echo|true|fi|done")
 
 
 def split_percent(command: str) -> tuple[str, str | None]:
@@ -80,26 +68,21 @@ def argv(command: str, shell: str) -> list[str]:
     >>> argv("/usr/bin/backup --opt 'a b'", "/bin/sh"), argv("a; b", "/bin/bash")
     (['/usr/bin/backup', '--opt', 'a b'], ['/bin/bash', '-c', 'a; b'])
     """
-    needs_shell = [shell, "-c", command]
-    try:
-        line = split(command)
-    except CannotSplit:
-        return needs_shell
+    line = split(command)
     part = line.parts[0]
     words = [word.literal for word in part.words]
-    if (
+    needs_shell = (
         len(line.parts) > 1
         or part.operator
         or part.redirects
         or line.comment_at is not None
         or not words
-    ):
-        return needs_shell
-    is_builtin = BUILTINS.fullmatch(part.words[0].text) or ASSIGNMENT.match(part.words[0].text)
-    if shell not in PLAIN_SHELLS or is_builtin:
-        return needs_shell
+        or shell not in PLAIN_SHELLS
+        or BUILTINS.fullmatch(part.words[0].text)
+        or ASSIGNMENT.match(part.words[0].text)
+    )
     plain = [word for word in words if word is not None]
-    return plain if len(plain) == len(words) else needs_shell
+    return [shell, "-c", command] if needs_shell or len(plain) < len(words) else plain
 
 
 def with_pipefail(command: str, shell: str) -> tuple[str, str, str]:
@@ -109,14 +92,11 @@ def with_pipefail(command: str, shell: str) -> tuple[str, str, str]:
     >>> with_pipefail("pg_dump app | gzip > app.gz", "/bin/sh")
     ('set -o pipefail; pg_dump app | gzip > app.gz', '/bin/bash', '')
     """
-    try:
-        line = split(command)
-    except CannotSplit:
-        return command, shell, ""
+    line = split(command)
     if "|" not in line.operators or "pipefail" in command:
         return command, shell, ""
     programs = [part.program for part in line.parts]
-    if reasons := [program for program in programs if program in MAY_FAIL_IN_PIPES]:
+    if reasons := [*filter(MAY_FAIL_IN_PIPES.fullmatch, programs)]:
         return command, shell, reasons[0]
     if shell in PLAIN_SHELLS and not shell.endswith("bash"):
         shell = "/bin/bash"
@@ -127,31 +107,14 @@ def with_pipefail(command: str, shell: str) -> tuple[str, str, str]:
 
 def needs_home(command: str) -> bool:
     """Return whether a path in ``command`` is relative to the directory in which it starts."""
-    try:
-        line = split(command)
-    except CannotSplit:
-        return True
-    words = [word for part in line.parts for word in part.words]
-    if len(words) > 1 and words[0].text == "cd" and words[1].text.strip("\"'").startswith("/"):
-        return False
-    targets = [redirect.target for part in line.parts for redirect in part.redirects]
-    texts = [word.text.strip("\"'") for word in (*words, *targets)]
-    values = [text.rpartition("=")[2] if text.startswith("-") else text for text in texts]
-    return any(map(RELATIVE.match, values)) or any(text in IN_FOLDER for text in texts)
-
-
-def output_takers(command: str) -> list[str]:
-    """Return the programs that a pipe passes the output on to, so that yamlsched has none of it."""
-    try:
-        line = split(command)
-    except CannotSplit:
-        return []
-    pairs = zip(line.parts, line.parts[1:], strict=False)
-    return [
-        after.program
-        for before, after in pairs
-        if before.operator == "|" and after.program in TAKES_OUTPUT
-    ]
+    parts = split(command).parts
+    words = [word.text.strip("\"'") for part in parts for word in part.words]
+    if not words or (words[0] == "cd" and words[1:2] and words[1].startswith("/")):
+        return not words
+    words += [redirect.target.text.strip("\"'") for part in parts for redirect in part.redirects]
+    return any(
+        RELATIVE.match(word.rpartition("=")[2] if word.startswith("-") else word) for word in words
+    )
 
 
 def without_failing_guard(command: str) -> tuple[str, str]:
@@ -163,13 +126,10 @@ def without_failing_guard(command: str) -> tuple[str, str]:
     >>> without_failing_guard("test -x /usr/bin/a && /usr/bin/a -q")
     ('if test -x /usr/bin/a; then /usr/bin/a -q; fi', '/usr/bin/a -q')
     """
-    try:
-        line = split(command)
-    except CannotSplit:
-        return command, command
+    line = split(command)
     count = 0
     for number, part in enumerate(line.parts[:-1], 1):
-        if part.operator == "&&" and part.program in GUARDS:
+        if part.operator == "&&" and GUARDS.fullmatch(part.program):
             count = number
         elif part.operator != "|":
             break
@@ -191,49 +151,10 @@ def name_of(command: str) -> str:
     'echo'
     """
     fallback = ""
-    unquoted = re.sub(
-        r"'[^']*'|\"[^\"]*\"", lambda quoted: re.sub(r"[;&|]", " ", quoted[0]), command
-    )
-    for segment in re.split(r"&&|\|\||[;|]", unquoted):
-        words = [word for word in _words(segment) if not ASSIGNMENT.match(word)]
-        while words:
-            program = words[0].rsplit("/", 1)[-1]
-            if words[0] in KEYWORDS:
-                words = words[1:]
-            elif program in WRAPPERS or program in WITH_VALUES:
-                words = words[1:]
-                while words and (words[0].startswith("-") or DURATION.fullmatch(words[0])):
-                    words = words[2 if program == "sudo" and words[0] in ("-u", "-g") else 1 :]
-                words = words[1:] if program == "flock" else words
-            elif INTERPRETERS.fullmatch(program):
-                words = [word for word in words[1:] if word not in ("run", "exec")]
-                while words and words[0].startswith("-"):
-                    words = words[1:]
-            else:
-                break
-        if not words:
-            continue
-        program = SUFFIX.sub("", words[0].rsplit("/", 1)[-1])
-        argument = next(
-            (word for word in words[1:2] if re.fullmatch(r"[a-z][a-z0-9:_-]*", word)), ""
-        )
-        name = f"{program}_{argument}" if argument else program
-        if not BUILTINS.fullmatch(program) and program not in (
-            "[",
-            "sleep",
-            "mkdir",
-            "echo",
-            "true",
-            "fi",
-            "done",
-        ):
-            return name
-        fallback = fallback or name
+    for segment in re.split(r"&&|[|;(\n]", re.sub("[\"']", "", command)):
+        if named := PROGRAM.match(segment):
+            name = "_".join(filter(None, named.groups()))
+            if not NAMELESS.fullmatch(named["program"]):
+                return name
+            fallback = fallback or name
     return fallback
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()

@@ -5,29 +5,28 @@ sleep and ping.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import PurePosixPath
 
-from yamlsched import durations
-from yamlsched.extras.importing.shell import GUARDS, PLAIN_SHELLS
+from yamlsched.extras.importing.shell import GUARDS
 from yamlsched.extras.importing.tokens import (
-    CannotSplit,
     CommandLine,
     Part,
     Redirect,
+    Word,
     split,
     without_spans,
 )
 
 FLOCK = re.compile(
     r"(?:\S*/)?flock(?P<options>(?:\s+(?:-[nxeoF]+|(?:-E|--conflict-exit-code)[\s=]?\d+|--no-fork|--nonblock|--nb"
-    r"|--exclusive|--close))*)\s+(?P<file>/[\w./-]+)"
-    r"\s+(?P<options2>(?:(?:-n|--nonblock)\s+)*)(?P<is_shell>(?:-c|--command)\s+)?(?P<rest>[^-\s].*)",
+    r"|--exclusive|--close))*)\s+(?P<file>/[\w./-]+)(?P<options2>(?:\s+(?:-n|--nonblock))*)"
+    r"\s+(?P<is_shell>(?:-c|--command)\s+)?(?P<rest>[^-\s].*)",
     re.DOTALL,
 )
-ANY_FLOCK = re.compile(r"(?<![\w-])flock\s")
+SKIPS = re.compile(r"\s-(?:[xeoF]*n|-nb|-nonblock)")
 RANDOM_SLEEP = re.compile(
     r"""(?:\A|(?<=[;&]\s)|(?<=[;&]))\s*(?:
         (?:\S*/)?sleep\s+(?:
@@ -38,10 +37,8 @@ RANDOM_SLEEP = re.compile(
     )\s*(?:&&|;)\s*""",
     re.VERBOSE,
 )
-ANY_RANDOM_SLEEP = re.compile(r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand|random)")
-NULL = "/dev/null"
-LOG = re.compile(
-    r"^/proc/\w+/fd/|^/dev/(?:std|tty|console)|(?:^|/)logs?/|\.(?:log|out|err)(?![a-z])|[_-]log$"
+NULL_OR_LOG = re.compile(
+    r"^/dev/(?:null$|std|tty|console)|^/proc/\w+/fd/|(?:^|/)logs?/|\.(?:log|out|err)(?![a-z])|[_-]log$"
 )
 DATA = re.compile(
     r"\.(?:[ctp]sv|jsonl?|ndjson|xml|html?|sql|dump|bak|gz|bz2|xz|zst|zip|tar|tgz|dat|db|sqlite3?|md|ics|pdf|prom|ya?ml"
@@ -52,6 +49,7 @@ PING = re.compile(
     r"|heartbeat\.uptimerobot\.com|push\.statuscake\.com|ping\.ohdear\.app|[\w.-]+/ping/[0-9a-f]{8}-)[\w./?=&-]*"
 )
 PING_STATE = re.compile(r"/(?:start|fail|log|\d{1,3})/?$")
+SENDS = re.compile(r"-d$|-F$|--data|--post|--form|-X$|--request")
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 MAX_SPREAD = timedelta(hours=24)
 
@@ -66,10 +64,8 @@ class Simplified:
     lock: str = ""
     spread: timedelta | None = None
     ping: str = ""
-    shell: str = ""
     is_background: bool = False
     removed: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
 
 
 def simplify(command: str, home: str, is_advised: bool, limits: Mapping[str, str]) -> Simplified:
@@ -79,25 +75,14 @@ def simplify(command: str, home: str, is_advised: bool, limits: Mapping[str, str
     ``home`` is where it starts; empty if unknown. A lock whose limit is empty is kept.
     """
     done = Simplified(command.lstrip())
-    steps: list[Callable[[Simplified, CommandLine], None]] = [
-        _comment,
-        _subshell,
-        _background,
-        _redirects,
-        _ping,
-    ]
-    steps.append(lambda done, line: _folder(done, line, home))
-    steps.append(_inner_shell)
     before = ""
     while before != done.command:
         before = done.command
-        for step in steps:
-            try:
-                step(done, split(done.command))
-            except CannotSplit:
-                return done
+        for step in (_comment, _subshell, _background, _redirects, _ping):
+            step(done, split(done.command))
+        _folder(done, split(done.command), home)
         if is_advised:
-            _lock(done, limits)
+            _lock(done, split(done.command), limits)
             _sleep(done)
     return done
 
@@ -113,98 +98,76 @@ def _subshell(done: Simplified, line: CommandLine) -> None:
     parentheses = [part.operator for part in line.parts if part.operator and part.operator in "()"]
     if (
         parentheses == ["(", ")"]
-        and first.operator == "("
         and not first.words
-        and last.operator == ")"
+        and (first.operator, last.operator) == ("(", ")")
     ):
         done.command = done.command.strip()[1:-1].strip()
 
 
 def _background(done: Simplified, line: CommandLine) -> None:
-    if line.parts[-1].operator == "&" and "&" not in {part.operator for part in line.parts[:-1]}:
+    operators = [part.operator for part in line.parts]
+    if operators[-1] == "&" and operators.count("&") == 1:
         done.command, done.is_background = done.command.rstrip()[:-1].rstrip(), True
 
 
 def _redirects(done: Simplified, line: CommandLine) -> None:
-    outputs = [(part, _output_redirects(part, part is line.parts[-1])) for part in line.parts]
-    kept = [
-        one
-        for part, removed in outputs
-        for one in part.redirects
-        if one not in removed and _is_file(one)
-    ]
-    if not (line.has_groups and (kept or "|" in line.operators)):
-        removed = sorted(
-            (one for _, redirects in outputs for one in redirects), key=lambda one: one.start
-        )
-        done.removed += [one.text for one in removed if _is_file(one)]
-        done.command = without_spans(done.command, [(one.start, one.end) for one in removed])
-    else:
-        kept = [one for part in line.parts for one in part.redirects if _is_file(one)]
-    done.kept = [one.text for one in kept if one.target.text != NULL]
+    """Remove the redirects that only put output away, of a group if it has no others."""
+    removed = [redirect for part in line.parts for redirect in _put_away(part)]
+    files = [one for part in line.parts for one in part.redirects if _is_file(one)]
+    if line.has_groups and ("|" in line.operators or any(one not in removed for one in files)):
+        return
+    done.removed += [one.text for one in removed if _is_file(one)]
+    done.command = without_spans(done.command, [(one.start, one.end) for one in removed])
 
 
 def _is_file(redirect: Redirect) -> bool:
-    return (
-        redirect.operator.startswith(">")
-        and not redirect.target.text.isdigit()
-        and redirect.target.text != "-"
-    )
+    target = redirect.target.text
+    return redirect.operator.startswith(">") and not target.isdigit() and target != "-"
 
 
-def _output_redirects(part: Part, is_last: bool) -> list[Redirect]:
+def _put_away(part: Part) -> list[Redirect]:
     """Return the redirects of a simple command that only put its output away."""
     to_stdout = [one for one in part.redirects if one.text == "2>&1"]
     files = [one for one in part.redirects if _is_file(one)]
     outs = [one for one in files if one.fd in ("", "1", "&")]
     errors = [one for one in files if one.fd == "2"]
-    is_test = part.operator == "||" or part.program in GUARDS
-    if part.operator in ("|", "|&") or len(outs) > 1 or len(to_stdout) > 1:
-        return [one for one in errors if one.target.text != NULL]
-    removed = [one for one in errors if one.target.text != NULL or (is_last and not is_test)]
+    is_condition = part.operator == "||" or GUARDS.fullmatch(part.program)
+    if is_condition or part.operator in ("|", "|&") or len(outs) > 1 or len(to_stdout) > 1:
+        return []
     if not outs:
-        return removed + (to_stdout if not is_test else [])
+        return errors + to_stdout
     out, path = outs[0], outs[0].target.text.strip("\"'")
     is_both = (
         out.fd == "&" or out.operator == ">&" or any(one.start > out.start for one in to_stdout)
     )
-    if path == NULL:
-        is_output = not is_test
-    else:
-        is_output = bool(LOG.search(path)) or (
-            not DATA.search(path) and (is_both or out.operator == ">>")
-        )
-    return removed + ([out, *to_stdout] if is_output else [])
+    is_log = NULL_OR_LOG.search(path) or (
+        not DATA.search(path) and (is_both or out.operator == ">>")
+    )
+    return [*errors, out, *to_stdout] if is_log else errors
 
 
 def _ping(done: Simplified, line: CommandLine) -> None:
     """Remove the pings of a monitoring service at the end, and at the start."""
-    parts = list(line.parts)
+    parts, urls = list(line.parts), set[str]()
     if line.has_groups or "|" in line.operators:
         return
-    urls = []
-    while (
-        len(parts) > 1 and (url := _pinged(parts[-1])) and parts[-2].operator in ("&&", ";", "||")
-    ):
-        urls.append(url)
-        parts.pop()
-    while len(parts) > 1 and (url := _pinged(parts[0])) and parts[0].operator in ("&&", ";"):
-        urls.append(url)
-        parts.pop(0)
-    if urls and len({PING_STATE.sub("", url) for url in urls}) == 1:
-        done.ping = PING_STATE.sub("", urls[0])
+    while len(parts) > 1 and _pinged(parts[-1]) and parts[-2].operator in ("&&", ";", "||"):
+        urls.add(_pinged(parts.pop()))
+    while len(parts) > 1 and _pinged(parts[0]) and parts[0].operator in ("&&", ";"):
+        urls.add(_pinged(parts.pop(0)))
+    if len(urls) == 1:
+        done.ping = urls.pop()
         done.command = done.command[parts[0].start : parts[-1].end]
 
 
 def _pinged(part: Part) -> str:
     """Return the URL of a ping that sends nothing else; else an empty string."""
-    words = [word.literal for word in part.words]
-    urls = [word for word in words if word and PING.fullmatch(word)]
-    sends = any(
-        word is None or re.match(r"-d$|-F$|--data|--post|--form|-X$|--request", word)
-        for word in words
+    words = [word.literal or "-d" for word in part.words]
+    urls = [word for word in words if PING.fullmatch(word)]
+    is_ping = (
+        part.program in ("curl", "wget") and len(urls) == 1 and not any(map(SENDS.match, words))
     )
-    return urls[0] if part.program in ("curl", "wget") and len(urls) == 1 and not sends else ""
+    return PING_STATE.sub("", urls[0]) if is_ping else ""
 
 
 def _folder(done: Simplified, line: CommandLine, home: str) -> None:
@@ -218,136 +181,43 @@ def _folder(done: Simplified, line: CommandLine, home: str) -> None:
         return
     if "&" in line.operators or not rest[0].words:
         return
-    path = _path(first.words[1].literal, first.words[1].text, done.cwd or home, home)
-    if path:
+    if path := _path(first.words[1].text, done.cwd or home, home):
         done.cwd, done.command = path, done.command[rest[0].start :]
 
 
-def _path(literal: str | None, written: str, folder: str, home: str) -> str:
+def _path(written: str, folder: str, home: str) -> str:
     """Return the absolute path of a directory; empty if it is not known."""
-    for prefix in ("~", "$HOME", '"$HOME"', "${HOME}"):
-        rest = written.removeprefix(prefix)
-        if (
-            literal is None
-            and home
-            and rest != written
-            and (not rest or re.fullmatch(r"/[\w./-]*", rest))
-        ):
-            return home + rest.rstrip("/")
-    if not literal or literal.startswith("-") or not (literal.startswith("/") or folder):
+    if home:
+        written = re.sub(r"^(\"?)(?:~|\$HOME|\$\{HOME\})(?=[/\"]|$)", rf"\1{home}", written)
+    path = Word(written, 0, 0).literal
+    if not path or path.startswith("-") or not (path.startswith("/") or folder):
         return ""
-    return str(PurePosixPath(folder or "/", literal))
+    return str(PurePosixPath(folder or "/", path))
 
 
-def _inner_shell(done: Simplified, line: CommandLine) -> None:
-    """Replace ``bash -c "..."`` by its string."""
-    [part], words = line.parts[:1], [word.literal for word in line.parts[0].words]
-    if (
-        len(line.parts) == 1
-        and not part.redirects
-        and len(words) == 3
-        and words[0] in PLAIN_SHELLS
-        and words[1] == "-c"
-    ):
-        done.shell, done.command = words[0] or "", (words[2] or "").strip() or done.command
-
-
-def _lock(done: Simplified, limits: Mapping[str, str]) -> None:
-    locked = without_flock(done.command)
-    if locked and not done.lock and limits.get(locked[2]) != "":
-        done.command, done.overlap, done.lock = locked
+def _lock(done: Simplified, line: CommandLine, limits: Mapping[str, str]) -> None:
+    """Replace flock by ``overlap`` or a limit, if it is all of the command."""
+    locked, part = FLOCK.fullmatch(done.command), line.parts[0]
+    if not locked or done.lock or limits.get(locked["file"]) == "":
+        return
+    if len(line.parts) > 1 or part.operator or part.redirects or not part.words:
+        return  # a pipe or && behind the program is outside of the lock
+    rest: str | None = locked["rest"]
+    if locked["is_shell"]:
+        [*_, last] = part.words
+        rest = last.literal if last.start == locked.start("rest") else None
+    if rest:
+        is_skip = SKIPS.search(locked["options"] + locked["options2"])
+        done.command, done.lock = rest, locked["file"]
+        done.overlap = "skip" if is_skip else "wait"
 
 
 def _sleep(done: Simplified) -> None:
-    slept = without_random_sleep(done.command)
-    if slept and done.spread is None:
-        done.command, done.spread = slept[0].strip(), slept[1]
-
-
-def without_flock(command: str) -> tuple[str, str, str] | None:
-    """Return the command that flock protects, the ``overlap`` that does the same, and the lock
-    file; else None.
-
-    >>> without_flock("flock -n /tmp/x.lock /usr/bin/sync --all")
-    ('/usr/bin/sync --all', 'skip', '/tmp/x.lock')
-    """
-    locked = FLOCK.fullmatch(command)
-    if locked is None:
-        return None
-    rest = locked["rest"]
-    if locked["is_shell"]:
-        rest = _one_word(rest)
-        if not rest:
-            return None
-    elif not _is_simple(rest):
-        return None  # a pipe or && behind the program is outside of the lock
-    options = f"{locked['options']} {locked['options2']}".split()
-    is_skip = any(
-        option.startswith("--n") or (option[1] != "-" and "n" in option) for option in options
-    )
-    return rest, "skip" if is_skip else "wait", locked["file"]
-
-
-def without_random_sleep(command: str) -> tuple[str, timedelta] | None:
-    """Return the command without its random sleep, and the longest sleep; None if it has none that
-    is understood.
-
-    >>> without_random_sleep("sleep $((RANDOM % 300)); certbot renew")
-    ('certbot renew', datetime.timedelta(seconds=300))
-    """
-    match = RANDOM_SLEEP.search(command)
-    if match is None:
-        return None
+    """Replace a random sleep by ``spread``: the longest sleep."""
+    match = RANDOM_SLEEP.search(done.command)
+    if match is None or done.spread is not None:
+        return
     seconds = int(match["modulo"] or match["shuf"] or match["perl"]) * UNITS[match["unit"] or ""]
-    rest = command[: match.start()] + (" " if match.start() else "") + command[match.end() :]
-    return (rest, min(timedelta(seconds=seconds), MAX_SPREAD)) if seconds and rest.strip() else None
-
-
-def _one_word(text: str) -> str:
-    """Return the string that one word stands for; empty if it is another one, or several."""
-    try:
-        line = split(text)
-    except CannotSplit:
-        return ""
-    words = line.parts[0].words
-    is_one = len(line.parts) == 1 and len(words) == 1 and not line.parts[0].redirects
-    return (words[0].literal or "") if is_one else ""
-
-
-def _is_simple(command: str) -> bool:
-    try:
-        line = split(command)
-    except CannotSplit:
-        return False
-    return len(line.parts) == 1 and not line.parts[0].operator and not line.parts[0].redirects
-
-
-def advice(command: str, limits: Mapping[str, str]) -> list[str]:
-    """Return what yamlsched does better than a part of ``command``. ``limits`` are
-    those for locks.
-    """
-    hints = []
-    locked = without_flock(command)
-    limit = limits.get(locked[2]) if locked else ""
-    if locked and limit != "":
-        waits = ", but waits where it skips" if limit and locked[1] == "skip" else ""
-        key = f"limit: {limit}" if limit else f"overlap: {locked[1]}"
-        exits = (
-            ". While the lock is held, flock -n exits 1, which is a failure here"
-            if locked[1] == "skip"
-            else ""
-        )
-        hints.append(
-            f"flock: {key} does this on all hosts together{waits}; --policy advised writes"
-            f" it{exits}"
-        )
-    elif ANY_FLOCK.search(command):
-        hints.append("flock: overlap, or a limit that jobs share, does this on all hosts together")
-    if slept := without_random_sleep(command):
-        hints.append(
-            f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised"
-            " writes it"
-        )
-    elif ANY_RANDOM_SLEEP.search(command):
-        hints.append("random sleep: spread does this, with the same delay each time")
-    return hints
+    rest = f"{done.command[: match.start()]} {done.command[match.end() :]}".strip()
+    if seconds and rest:
+        done.command, done.spread = rest, min(timedelta(seconds=seconds), MAX_SPREAD)

@@ -103,7 +103,14 @@ class CommandLine:
 
 
 def split(text: str) -> CommandLine:
-    """Return the parts of a command line. Raises CannotSplit."""
+    """Return the parts of a command line; of syntax that is not read here, one part without words."""
+    try:
+        return _split(text)
+    except CannotSplit:
+        return CommandLine([Part()], None)
+
+
+def _split(text: str) -> CommandLine:
     parts, at, comment_at = [Part()], 0, None
     while at < len(text):
         if text[at] in " \t":
