@@ -80,7 +80,8 @@ begin
             'yamlsched.block_closed(text,bigint,bigint,integer,timestamp with time zone)',
             'yamlsched.claim_gated(text,bigint[],smallint[],text,timestamp with time zone)',
             'yamlsched.continue_edits(text,timestamp with time zone)',
-            'yamlsched.gates_of(yamlsched.job_runs,yamlsched.job_definitions,timestamp with time zone)',
+            'yamlsched.gates_of(yamlsched.job_runs,yamlsched.job_definitions,'
+                'timestamp with time zone)',
             'yamlsched.grant_permits(text,bigint[],smallint[],text[],timestamp with time zone)',
             'yamlsched.lanes(text)',
             'yamlsched.leave_gates(bigint[],timestamp with time zone)',
@@ -96,7 +97,8 @@ begin
             'yamlsched.sweep(text,boolean,timestamp with time zone)',
             'yamlsched.unclaimed(text,timestamp with time zone)',
             'yamlsched.waited_for(text)',
-            'yamlsched.waits_elsewhere(yamlsched.job_runs,yamlsched.job_definitions,timestamp with time zone)',
+            'yamlsched.waits_elsewhere(yamlsched.job_runs,yamlsched.job_definitions,'
+                'timestamp with time zone)',
             'yamlsched.could_begin_at(yamlsched.job_runs,interval)', 'yamlsched.delete_of_runs()',
             'yamlsched.is_failing(yamlsched.job_runs)', 'yamlsched.late(yamlsched.job_definitions)',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',

@@ -207,7 +207,7 @@ async def sweep(
 async def repair(
     connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
 ) -> int:
-    """Repair what sessions have left that died; return how many runs held permits that had ended."""
+    """Repair what dead sessions have left; return how many runs held permits that had ended."""
     [row] = await rows_of(connection, "repair", {"namespace": namespace, "now": now})
     return int(row.repaired)
 

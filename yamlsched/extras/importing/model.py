@@ -202,7 +202,7 @@ class Place:
         keys: Mapping[str, Any],
         times: FireTimes,
     ) -> None:
-        """Add a job under a valid name that is free. Raises Refusal for values that JSON cannot hold."""
+        """Add a job under a valid name that is free. Raises Refusal for what JSON cannot hold."""
         if len(self.batch.jobs) == MAX_JOBS:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
         try:

@@ -38,7 +38,8 @@ RANDOM_SLEEP = re.compile(
     re.VERBOSE,
 )
 NULL_OR_LOG = re.compile(
-    r"^/dev/(?:null$|std|tty|console)|^/proc/\w+/fd/|(?:^|/)logs?/|\.(?:log|out|err)(?![a-z])|[_-]log$"
+    r"^/dev/(?:null$|std|tty|console)|^/proc/\w+/fd/|(?:^|/)logs?/"
+    r"|\.(?:log|out|err)(?![a-z])|[_-]log$"
 )
 DATA = re.compile(
     r"\.(?:[ctp]sv|jsonl?|ndjson|xml|html?|sql|dump|bak|gz|bz2|xz|zst|zip|tar|tgz|dat|db|sqlite3?|md|ics|pdf|prom|ya?ml"

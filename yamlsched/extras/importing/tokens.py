@@ -103,7 +103,7 @@ class CommandLine:
 
 
 def split(text: str) -> CommandLine:
-    """Return the parts of a command line; of syntax that is not read here, one part without words."""
+    """Return the parts of a command line; of syntax that is not read here, one without words."""
     try:
         return _split(text)
     except CannotSplit:
