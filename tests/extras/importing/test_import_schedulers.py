@@ -110,35 +110,28 @@ def test_settings_of_systemd_that_are_not_known_to_be_harmless_are_reported() ->
     found = import_units("OnCalendar=hourly\nRandomizedOffsetSec=1h", service)
 
     report = messages(found)
-    assert "r.service:4: dropped: r.service: ConditionACPower=true" in report
-    assert "r.service: OnFailure=a.service" in report
-    assert "r.timer: RandomizedOffsetSec=1h" in report
-    assert "r.service: Wants=tunnel.service network.target" in report
+    assert "r.service:4: dropped: r.service: [Service] ConditionACPower=true" in report
+    assert "r.service: [Service] OnFailure=a.service" in report
+    assert "r.timer: [Timer] RandomizedOffsetSec=1h" in report
+    assert "r.service: [Service] Wants=tunnel.service network.target" in report
     assert "Description" not in report
     assert "After" not in report
 
 
 def test_exit_codes_that_systemd_takes_for_success_are_imported() -> None:
     found = import_units(
-        "OnCalendar=hourly", "SuccessExitStatus=2 101 DATAERR SIGKILL\nExecStart=/usr/bin/a"
+        "OnCalendar=hourly", "SuccessExitStatus=2 101 SIGKILL\nExecStart=/usr/bin/a"
     )
 
-    assert only_job(found)["exit_codes"] == {"success": [0, 2, 65, 101]}
+    assert only_job(found)["exit_codes"] == {"success": [0, 2, 101]}
     assert "SuccessExitStatus=SIGKILL" in messages(found)
 
 
-def test_a_prefix_that_changes_privileges_is_reported() -> None:
-    report = messages(import_units("OnCalendar=hourly", "User=app\nExecStart=-+/usr/bin/a"))
-
-    assert "r.service: the prefix + of /usr/bin/a, which changes its privileges" in report
-    assert "a failure of /usr/bin/a is ignored" in report
-
-
-@pytest.mark.parametrize("prefix", ["@", ":", "-:", "|"])
-def test_a_prefix_that_changes_how_a_command_is_read_is_left_out(prefix: str) -> None:
+@pytest.mark.parametrize("prefix", ["@", ":", "-:", "|", "-+", "!!"])
+def test_a_prefix_that_changes_how_a_command_is_run_is_left_out(prefix: str) -> None:
     report = messages(import_units("OnCalendar=hourly", f"ExecStart={prefix}/usr/bin/a"))
 
-    assert f"{prefix}/usr/bin/a has the prefix {prefix}: write the command without it" in report
+    assert f"{prefix}/usr/bin/a is not one plain command: write it without the prefixes" in report
 
 
 def test_a_setting_in_the_section_of_others_is_ignored_as_by_systemd_and_reported() -> None:
@@ -178,7 +171,7 @@ def test_a_calendar_event_may_have_a_fraction_of_zero() -> None:
 
 
 def test_escapes_of_systemd_are_left_out() -> None:
-    assert r"uses escapes of systemd" in messages(
+    assert "variables or escapes of systemd" in messages(
         import_units("OnCalendar=hourly", r"ExecStart=/a x\x20y")
     )
 

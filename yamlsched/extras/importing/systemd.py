@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections import defaultdict
@@ -41,8 +40,6 @@ ALIASES = {
     "daily": "00:00",
     "weekly": "Mon",
     "monthly": "*-*-01",
-}
-ALIASES |= {
     "quarterly": "*-01,04,07,10-01",
     "semiannually": "*-01,07-01",
     "yearly": "*-01-01",
@@ -64,42 +61,35 @@ UNITS = {
     **dict.fromkeys(("M", "month", "months"), 2_630_016),
     **dict.fromkeys(("y", "year", "years"), 31_557_600),
 }
-MAX_SPREAD, MAX_TIMEOUT, MINUTE = timedelta(hours=24), timedelta(days=365), timedelta(minutes=1)
+MAX_SPREAD, MAX_TIMEOUT = timedelta(hours=24), timedelta(days=365)
 REPEATED = ("OnUnitActiveSec", "OnUnitInactiveSec")
-ONCE = ("OnActiveSec", "OnBootSec", "OnStartupSec")
 HARMLESS = {
-    *("Description", "Documentation", "DefaultDependencies", "WantedBy", "Alias", "Also"),
     *(
+        "Description",
+        "Documentation",
+        "DefaultDependencies",
+        "WantedBy",
+        "Alias",
+        "Also",
+        "Unit",
         "Type",
+    ),
+    *(
         "RemainAfterExit",
         "RemainAfterElapse",
         "SyslogIdentifier",
         "StandardOutput",
         "StandardError",
     ),
+    *("AccuracySec", "FixedRandomDelay"),
 }
-"""Settings without which a run means the same. Every other one that is not imported is reported."""
-OF_TIMERS = {
-    *("Unit", "OnCalendar", "Persistent", "RandomizedDelaySec", "FixedRandomDelay", "AccuracySec"),
-    *("WakeSystem", "OnClockChange", "OnTimezoneChange", *REPEATED, *ONCE),
-}
-OF_SERVICES = {
-    *(
-        "ExecStart",
-        "ExecStartPre",
-        "ExecStartPost",
-        "Environment",
-        "WorkingDirectory",
-        "User",
-        "Group",
-    ),
-    *("TimeoutStartSec", "RuntimeMaxSec", "SuccessExitStatus"),
-}
-SPECIFIER = re.compile(r"%(?!%)")
-ESCAPE = re.compile(r"\\[abfnrtvsxuU0-7]")
+"""Settings without which a run means the same. Every other one that is not read is reported."""
+EVALUATED = re.compile(r"\A~|%[^%]|\\[abfnrtvsxuU0-7]|\$[\w{]")
 TRUE = ("1", "yes", "true", "on", "y", "t")
-Unit = dict[str, list[tuple[int, str]]]
-"""By key: the lines and values, in order."""
+Settings = dict[str, list[tuple[int, str]]]
+"""Of a section, by key: the lines and values, in order."""
+Unit = dict[str, Settings]
+"""By section: systemd ignores a setting in the section of others."""
 
 
 def read(sources: Iterable[Origin], batch: Imported) -> None:
@@ -120,17 +110,16 @@ def _parse(text: str) -> Unit:
     """Return the settings of a unit file. An empty assignment resets a list, and a backslash
     continues a line.
 
-    Comments between the lines of a setting are not part of it. systemd ignores a setting in the
-    section of others: it has the section in its name here, and is reported.
+    Comments between the lines of a setting are not part of it.
     """
-    settings: Unit = defaultdict(list)
+    unit: Unit = defaultdict(lambda: defaultdict(list))
     begun, line, section = 0, "", ""
     for number, raw in enumerate(f"{text}\n".split("\n"), 1):
         part = raw.strip()
-        if not line and (not part or part[0] in "#;["):
-            section = part if part[:1] == "[" else section
+        if part[:1] in ("#", ";") or not (line or part):
             continue
-        if part[:1] in ("#", ";"):
+        if not line and part[0] == "[":
+            section = part.strip("[]")
             continue
         begun = begun if line else number
         line += part
@@ -139,28 +128,21 @@ def _parse(text: str) -> Unit:
             continue
         key, equals, value = map(str.strip, line.partition("="))
         line = ""
-        expected = (
-            "[Timer]"
-            if key in OF_TIMERS
-            else "[Service]"
-            if key in (*OF_SERVICES, "Type")
-            else section
-        )
-        key = key if section == expected else f"{section} {key}"
         if equals and value:
-            settings[key].append((begun, value))
+            unit[section][key].append((begun, value))
         elif equals:
-            settings[key].clear()
-    return settings
+            unit[section][key].clear()
+    return unit
 
 
-def _last(unit: Unit, key: str, default: str = "") -> str:
-    values = unit.get(key)
-    return values[-1][1] if values else default
+def _last(settings: Settings, key: str) -> str:
+    """Return the last value of a setting, which then counts as read."""
+    return settings.pop(key, [(0, "")])[-1][1]
 
 
-def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, Unit]]) -> None:
-    service_name = _last(timer, "Unit", name.removesuffix(".timer") + ".service")
+def _timer(place: Place, name: str, unit: Unit, units: dict[str, tuple[Origin, Unit]]) -> None:
+    timer = dict(unit.get("Timer", {}))
+    service_name = _last(timer, "Unit") or name.removesuffix(".timer") + ".service"
     if "@" in name or "@" in service_name:
         raise Refusal(
             "template units are not supported: write the timer and its service without @ for each"
@@ -169,190 +151,147 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, 
     if service_name not in units:
         raise Refusal(f"its service {shown(service_name)} is not among the files: pass it too")
     schedules: list[tuple[int, str, str, str, FireTimes]] = []
-    for line, text in timer.get("OnCalendar", []):
-        with place.at(line, f"{name}: OnCalendar={shown(text)}: ").reporting():
-            schedules.append((line, f"OnCalendar={text}", *_calendar(text, place.source.zone)))
-    for key in REPEATED:
-        for line, text in timer.get(key, []):
+    has_calendar = "OnCalendar" in timer
+    if not has_calendar and not any(key in timer for key in REPEATED):
+        raise Refusal("it has no OnCalendar, and there is no start at boot")
+    for key in ("OnCalendar", *REPEATED):
+        for line, text in timer.pop(key, []):
             with place.at(line, f"{name}: {key}={shown(text)}: ").reporting():
-                schedules.append((line, f"{key}={text}", "UTC", *interval(_span(text))))
-                place.at(line).changed(
-                    f"{key} counts from the last run; here it is counted from midnight UTC"
-                )
-    is_other = any(map(timer.get, ("OnCalendar", *REPEATED)))
-    for key in ONCE:
-        for line, text in timer.get(key, []):
-            report = place.at(line).dropped if is_other else place.at(line).refused
-            report(f"{key}={shown(text)}: there is no start at boot")
+                if key == "OnCalendar":
+                    schedule = _calendar(text, place.source.zone)
+                else:
+                    schedule = "UTC", *interval(_span(text))
+                    place.at(line).changed(
+                        f"{key} counts from the last run; here it is counted from midnight UTC"
+                    )
+                schedules.append((line, f"{key}={text}", *schedule))
     if not schedules:
-        if not any(map(timer.get, ("OnCalendar", *REPEATED, *ONCE))):
-            raise Refusal("it has no OnCalendar")
         return
     service_source, service = units[service_name]
     of_service = Place(place.batch, service_source, label=f"{service_name}: ")
-    keys = _timer_keys(place, timer) | _service_keys(of_service, service_name, service)
-    zones = list(dict.fromkeys(zone_name for _, _, zone_name, _, _ in schedules))
-    if len(zones) > 1:
-        what = "its schedules in each time zone are a job: runs of different ones may overlap"
-        place.at(schedules[0][0]).changed(what)
-    for zone_name in zones:
-        lines, texts, _, written, times = zip(
-            *(row for row in schedules if row[2] == zone_name), strict=True
-        )
-        with place.at(lines[0]).reporting():
-            job = {**cron_keys(written), "timezone": zone_name, **keys}
-            place.at(lines[0]).add(name.removesuffix(".timer"), "; ".join(texts), job, AnyOf(times))
+    keys = _timer_keys(place, timer, has_calendar) | _service_keys(
+        of_service, service_name, service
+    )
+    _report_others(place, {**unit, "Timer": timer})
+    lines, texts, zones, written, times = zip(*schedules, strict=True)
+    if len(set(zones)) > 1:
+        raise Refusal("its schedules have several time zones: write a timer for each", lines[0])
+    job = {**cron_keys(written), "timezone": zones[0], **keys}
+    place.at(lines[0]).add(name.removesuffix(".timer"), "; ".join(texts), job, AnyOf(times))
 
 
-def _timer_keys(place: Place, timer: Unit) -> dict[str, Any]:
+def _timer_keys(place: Place, timer: Settings, has_calendar: bool) -> dict[str, Any]:
     keys: dict[str, Any] = dict(FAITHFUL) if place.source.is_faithful else {}
     keys["overlap"] = "skip"  # a timer that elapses while its service runs does nothing
-    if _last(timer, "Persistent").lower() in TRUE and timer.get("OnCalendar"):
+    if _last(timer, "Persistent").lower() in TRUE and has_calendar:
         keys["catchup"] = "latest"
-    for line, text in timer.get("RandomizedDelaySec", [])[-1:]:
+    for line, text in timer.pop("RandomizedDelaySec", [])[-1:]:
         delay = _span(text)
         if delay is None:
             place.at(line).dropped(f"RandomizedDelaySec={shown(text)} is not a time span")
-            continue
-        if delay > MAX_SPREAD:
-            place.at(line).changed(
-                f"RandomizedDelaySec={shown(text)} becomes spread: 24h, the longest"
-            )
-        if delay != timedelta(0):
+        elif delay:
             keys["spread"] = durations.show(min(delay, MAX_SPREAD))
-            if _last(timer, "FixedRandomDelay").lower() not in TRUE:
-                place.at(line).changed(
-                    "RandomizedDelaySec becomes spread, which is the same delay each time"
-                )
-    for line, text in timer.get("AccuracySec", [])[-1:]:
-        if (_span(text) or MINUTE) > MINUTE:
-            place.at(line).changed(f"AccuracySec={shown(text)}: runs start within a minute")
-    for key in ("WakeSystem", "OnClockChange", "OnTimezoneChange"):
-        for line, text in timer.get(key, []):
-            if text.lower() in TRUE:
-                place.at(line).dropped(f"{key} has no counterpart")
-    _report_others(place, timer, OF_TIMERS)
+            place.at(line).changed(
+                f"RandomizedDelaySec becomes spread: {keys['spread']}, the same delay each time"
+            )
     return keys
 
 
-def _report_others(place: Place, unit: Unit, known: set[str]) -> None:
-    for key in unit.keys() - known - HARMLESS:
-        for line, text in unit[key]:
-            # to wait for a target such as network-online.target means nothing after the start of
-            # the host
-            if key not in ("After", "Before", "Wants") or not all(
-                word.endswith(".target") for word in text.split()
-            ):
-                place.at(line).dropped(f"{key}={shown(text)}")
+def _report_others(place: Place, unit: Unit) -> None:
+    """Report the settings that were not read."""
+    for name, settings in unit.items():
+        for key in settings.keys() - HARMLESS:
+            for line, text in settings[key]:
+                # to wait for a target such as network-online.target means nothing after the start
+                # of the host
+                if key not in ("After", "Before", "Wants") or not all(
+                    word.endswith(".target") for word in text.split()
+                ):
+                    place.at(line).dropped(f"[{name}] {key}={shown(text)}")
 
 
-def _exit_codes(place: Place, unit: Unit) -> list[int]:
-    """Return the codes that count as success besides 0; names are those of sysexits.h."""
+def _exit_codes(place: Place, service: Settings) -> list[int]:
+    """Return the numbers that count as success besides 0."""
     codes: set[int] = set()
-    for line, text in unit.get("SuccessExitStatus", []):
+    for line, text in service.pop("SuccessExitStatus", []):
         for word in text.split():
-            code = int(word) if word.isdecimal() else getattr(os, f"EX_{word}", None)
-            if code is None or code > 255:
-                place.at(line).dropped(f"SuccessExitStatus={shown(word)}")
+            if word.isdecimal() and len(word) < 4 and int(word) < 256:
+                codes.add(int(word))
             else:
-                codes.add(code)
+                place.at(line).dropped(f"SuccessExitStatus={shown(word)}")
     return sorted(codes)
 
 
 def _service_keys(place: Place, name: str, unit: Unit) -> dict[str, Any]:
-    keys: dict[str, Any] = {"command": _command(place, name, unit)}
+    service = dict(unit.get("Service", {}))
+    keys: dict[str, Any] = {"command": _command(place, name, service)}
     env: dict[str, str] = {}
-    for line, text in unit.get("Environment", []):
-        try:
-            for word in shlex.split(text):
-                variable, equals, value = word.partition("=")
-                if not equals:
-                    raise ValueError
-                if SPECIFIER.search(value.replace("%%", "")) or ESCAPE.search(text):
-                    setting = shown(f"Environment={text}")
-                    raise Refusal(
-                        f"{name}: {setting} uses specifiers (%h) or escapes of systemd: write"
-                        " them out"
-                    )
-                env[variable] = value.replace("%%", "%")
-        except ValueError as error:
-            if isinstance(error, Refusal):
-                raise
+    for line, text in service.pop("Environment", []):
+        pairs = [word.partition("=") for word in _words(_plain(name, f"Environment={text}")[12:])]
+        if not pairs or not all(equals for _, equals, _ in pairs):
             place.at(line).dropped(f"Environment={shown(text)} is not a list of assignments")
+        else:
+            env |= {variable: value for variable, _, value in pairs}
     if env:
         keys["env"] = env
-    if folder := _last(unit, "WorkingDirectory").lstrip("-"):
-        if "%" in folder or folder == "~":
-            raise Refusal(f"WorkingDirectory={shown(folder)} in {name}: write the path out")
-        keys["cwd"] = folder
-    is_oneshot = _last(unit, "Type") == "oneshot"
-    for line, text in unit.get("TimeoutStartSec" if is_oneshot else "RuntimeMaxSec", [])[-1:]:
+    if folder := _last(service, "WorkingDirectory").lstrip("-"):
+        keys["cwd"] = _plain(name, folder)
+    is_oneshot = _last(service, "Type") == "oneshot"
+    for line, text in service.pop("TimeoutStartSec" if is_oneshot else "RuntimeMaxSec", [])[-1:]:
         if limit := _span(text):
             keys["timeout"] = durations.show(min(limit, MAX_TIMEOUT))
         elif limit is None and text != "infinity":
             place.at(line).dropped(f"the timeout {shown(text)} is not a time span")
     for key in ("User", "Group"):
-        for line, text in unit.get(key, [])[-1:]:
+        for line, text in service.pop(key, [])[-1:]:
             message = f"{key}={shown(text)}: the command runs as the user of yamlsched tick"
             place.at(line).changed(f"{message}: run a tick as that user, with a file of its own")
-    if codes := _exit_codes(place, unit):
+    if codes := _exit_codes(place, service):
         keys["exit_codes"] = {"success": sorted({0, *codes})}
-    _report_others(place, unit, OF_SERVICES)
+    _report_others(place, {**unit, "Service": service})
     return keys
 
 
-def _command(place: Place, name: str, unit: Unit) -> list[str]:
+def _plain(name: str, text: str) -> str:
+    """Return the string of a setting. Raises Refusal for what only systemd can evaluate."""
+    if EVALUATED.search(text.replace("%%", "").replace("$$", "")):
+        raise Refusal(
+            f"{name}: {shown(text)} uses specifiers (%h), variables or escapes of systemd: write"
+            " them out"
+        )
+    return text.replace("%%", "%")
+
+
+def _command(place: Place, name: str, service: Settings) -> list[str]:
     """Return the command line; several are joined by a shell, as systemd runs one
     after the other.
     """
-    lines = [
-        *unit.get("ExecStartPre", []),
-        *unit.get("ExecStart", []),
-        *unit.get("ExecStartPost", []),
-    ]
-    if not unit.get("ExecStart"):
+    if not service.get("ExecStart"):
         raise Refusal(f"{name} has no ExecStart")
-    commands = []
+    keys = ("ExecStartPre", "ExecStart", "ExecStartPost")
+    lines = [row for key in keys for row in service.pop(key, [])]
+    commands: list[list[str]] = []
+    parts: list[str] = []
     for line, text in lines:
-        if ESCAPE.search(text):
-            raise Refusal(f"{name}: {shown(text)} uses escapes of systemd: write the characters")
-        stripped = text.lstrip("-@+!:|")
-        words, prefix = _words(stripped), text[: len(text) - len(stripped)]
-        if not words or ";" in words:
-            raise Refusal(f"{name}: {shown(text)} cannot be split into words")
-        if any(character in prefix for character in "@:|"):
+        stripped = text.lstrip("-")
+        words = _words(_plain(name, stripped).replace("$$", "$"))
+        if not words or ";" in words or words[0][0] in "@+!:|":
             raise Refusal(
-                f"{name}: {shown(text)} has the prefix {shown(prefix)}: write the command"
-                " without it"
+                f"{name}: {shown(text)} is not one plain command: write it without the prefixes and"
+                " separators of systemd"
             )
-        if any(
-            re.search(r"%[^%]|\$\w|\$\{", word.replace("%%", "").replace("$$", ""))
-            for word in words
-        ):
-            raise Refusal(
-                f"{name}: {shown(text)} uses specifiers (%h) or variables of systemd: write"
-                " them out"
-            )
-        words = [word.replace("%%", "%").replace("$$", "$") for word in words]
-        commands.append((words, "-" in prefix))
-        if other := prefix.strip("-"):
-            place.at(line).dropped(
-                f"the prefix {other} of {shown(words[0])}, which changes its privileges"
-            )
-        if commands[-1][1]:
+        commands.append(words)
+        parts.append(shlex.join(words))
+        if stripped != text:
             place.at(line).changed(
                 f"a failure of {shown(words[0])} is ignored by || true in a shell"
             )
-    if len(commands) == 1 and not commands[0][1]:
-        return commands[0][0]
-    if len(commands) > 1:
-        place.at(lines[0][0]).changed(f"its {len(commands)} commands are joined by && in a shell")
-    parts = [(shlex.join(words), is_ignored) for words, is_ignored in commands]
-    return [
-        "/bin/sh",
-        "-c",
-        " && ".join(f"{{ {cmd} || true; }}" if is_ignored else cmd for cmd, is_ignored in parts),
-    ]
+            parts[-1] = f"{{ {parts[-1]} || true; }}"
+    if parts == [shlex.join(commands[0])]:
+        return commands[0]
+    if len(parts) > 1:
+        place.at(lines[0][0]).changed(f"its {len(parts)} commands are joined by && in a shell")
+    return ["/bin/sh", "-c", " && ".join(parts)]
 
 
 def _words(text: str) -> list[str]:
