@@ -25,8 +25,9 @@ RELATIVE = re.compile(
 PROGRAM = re.compile(
     r"""\s*
     (?:(?:\S*/)?(?:
-        (?:sudo(?:\s+-[ug]\s+\S+)* | flock(?:\s+-\S+|\s+\d+)*\s+/\S+ | timeout | nice | ionice | env | exec
-          | chronic | nohup | time | setsid | chrt | (?:python|php|perl|ruby|node|bash|sh|java|npx|uv|poetry)[\d.]*
+        (?:sudo(?:\s+-[ug]\s+\S+)* | flock(?:\s+-\S+|\s+\d+)*\s+/\S+ | timeout | nice | ionice
+          | env | exec | chronic | nohup | time | setsid | chrt
+          | (?:python|php|perl|ruby|node|bash|sh|java|npx|uv|poetry)[\d.]*
         )(?:\s+-\S+|\s+[\d.]+[smhd]?(?!\S)|\s+(?:run|exec)(?!\S))*\s+
       | [A-Za-z_]\w*=\S*\s+ | (?:if|then|else|do|while|until|!|\{)\s+)
     )*
