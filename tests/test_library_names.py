@@ -11,6 +11,7 @@ import pytest
 
 from support.command_line import yamlsched
 from yamlsched.handler.calls import resolve
+from yamlsched.schedule.lookup import OWN_PACKAGES
 
 SCHEDULE = """\
 version: 1
@@ -65,6 +66,19 @@ def test_a_call_ends_with_the_places_of_both_modules(folder: Path, module: str) 
     assert done.returncode == 1
     assert f"{module} is already loaded from " in text
     assert f"and not from {folder / 'lib' / module}.py: rename the latter" in text
+
+
+@pytest.mark.story
+def test_a_worker_loads_no_package_that_the_checks_do_not_know(folder: Path, dsn: str) -> None:
+    names = "sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
+    a_project(folder, "jobs", body=f"return {names}")
+
+    status, loaded = work(folder, dsn)
+
+    assert status == "succeeded"
+    names = set(loaded.strip('[]"').replace('"', "").split(", "))
+    compiled = {name for name in names if name.startswith(("_", "cython_runtime"))}
+    assert names - compiled - {"jobs"} <= OWN_PACKAGES
 
 
 def test_a_handler_may_be_a_function_of_a_library_and_a_module_may_be_reached_by_a_link(

@@ -32,6 +32,29 @@ MAX_SOURCE_BYTES = 4 << 20
 MAX_CANDIDATES = 300
 """A misspelt name is compared with at most this many others."""
 MAX_LISTED = 12
+OWN_PACKAGES = {
+    "attr",
+    "attrs",
+    "click",
+    "cron_descriptor",
+    "croniter",
+    "dateutil",
+    "idna",
+    "jsonschema",
+    "jsonschema_specifications",
+    "pluggy",
+    "psycopg",
+    "psycopg_binary",
+    "referencing",
+    "rich",
+    "rpds",
+    "typing_extensions",
+    "tzdata",
+    "yaml",
+    "yamlsched",
+}
+"""What yamlsched imports, perhaps before a handler: no other module of that name can be imported.
+"""
 BINDINGS = {"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"}
 """The instructions of a module or a class that bind its names, or end that."""
 DYNAMIC = {"__getattr__", "__path__", "declare_namespace", "exec", "globals", "locals", "modules"}
@@ -193,15 +216,20 @@ class Sources:
         return Finding("YS303", message, remedy)
 
     def _shadowed(self, name: str) -> Finding | None:
-        """Return the error for a top-level module of the project that has the name of Python's."""
-        if name not in sys.stdlib_module_names:
+        """Return the error for a top-level module of the project that has the name of
+        a library's.
+        """
+        is_of_python = name in sys.stdlib_module_names
+        if not is_of_python and name not in OWN_PACKAGES:
             return None
         place = _place(PathFinder.find_spec(name, self._path))
-        library = (Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
-        if place is None or any(folder in place.parents for folder in library):
+        if place is None:
             return None
+        if _is_of_python(place) if is_of_python else _place(_installed(name)) in (None, place):
+            return None
+        library = "a module of Python" if is_of_python else "a package that yamlsched uses"
         shown = place.name if place.stem == name and isfile(place) else f"the folder {name}"
-        message = f"{name} is also a module of Python, which may be imported instead of {shown}"
+        message = f"{name} is also {library}, which may be imported instead of {shown}"
         return Finding("YS313", message, f"Rename {shown}.")
 
 
@@ -209,6 +237,10 @@ def split_path(dotted: str) -> tuple[str, str]:
     """Return module and name of ``pkg.mod.func``, ``pkg.mod:func`` or ``pkg.mod:Class.method``."""
     module, _, name = dotted.partition(":") if ":" in dotted else dotted.rpartition(".")
     return module, name
+
+
+def _is_of_python(place: Path) -> bool:
+    return any(Path(sysconfig.get_path(kind)) in place.parents for kind in ("stdlib", "platstdlib"))
 
 
 def _installed(name: str) -> ModuleSpec | None:
