@@ -71,7 +71,8 @@ def definition(db: Any, job: str = "x") -> Any:
 def finish(db: Any, now: datetime, job: str | None = None) -> None:
     """Mark all unfinished runs as succeeded, of one job or of all jobs."""
     db.execute(
-        "update yamlsched.job_runs set status = 'succeeded', finished_at = %s, locked_until = null "
+        "update yamlsched.job_runs "
+        "set status = 'succeeded', finished_at = %s, locked_until = null, blocked_on = null "
         "where finished_at is null and (%s::text is null or job_type = %s)",
         [now, job, job],
     )
