@@ -25,7 +25,7 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 140_821,
+    "engine": 140_950,
     "tools": 61_079,
     "extras": 126_505,
     "web": 49_000,

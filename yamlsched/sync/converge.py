@@ -18,6 +18,7 @@ from yamlsched import secret_forms
 from yamlsched.db.connection import escape_for
 from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import Refused, ScheduleError, YamlschedError
+from yamlsched.runs import follow
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Output, from_row, to_row
@@ -358,22 +359,31 @@ def _has_other_starts(before: Definition, job: Job) -> bool:
 
 
 def moved(namespace: str, plan: SlotPlan, job: Job, now: datetime) -> list[NewRun]:
-    """Return the runs of a plan with the starts that ``apply_spread`` gives them once their job is
-    edited.
+    """Return the runs of a plan that remain once their job is edited, with the starts that
+    ``apply_spread`` gives them.
+
+    Runs that wait for no other job any more are decided about at once, if their job is enabled: see
+    ``follow.decide``.
     """
-    if not _has_other_starts(plan.definition, job):
-        return plan.runs
-    offset = keys.offset(namespace, job.name, job.spread)
-    next_slot = placement(job, plan.definition, now)["next_slot_at"]
-    latest = (
-        datetime.fromisoformat(next_slot) - keys.SECOND
-        if next_slot
-        else datetime.max.replace(tzinfo=UTC)
-    )
-    return [
-        run if run.run_at <= now else run._replace(run_at=min(run.slot + offset, latest))
-        for run in plan.runs
-    ]
+    before, runs = plan.definition, plan.runs
+    if _has_other_starts(before, job):
+        offset = keys.offset(namespace, job.name, job.spread)
+        next_slot = placement(job, before, now)["next_slot_at"]
+        latest = (
+            datetime.fromisoformat(next_slot) - keys.SECOND
+            if next_slot
+            else datetime.max.replace(tzinfo=UTC)
+        )
+        runs = [
+            run if run.run_at <= now else run._replace(run_at=min(run.slot + offset, latest))
+            for run in runs
+        ]
+    if not before.after or not job.enabled or set(before.after) & set(job.after):
+        return runs
+    rules = follow.Rules(job.overlap, job.catchup, job.catchup_window, job.on_upstream_failure)
+    freed = [follow.UnreleasedRun(n, run.slot, run.run_at, ()) for n, run in enumerate(runs)]
+    decisions = follow.decide(rules, freed, is_busy=False, now=now)
+    return [runs[one.run.id] for one in decisions if one.verdict != follow.SlotDecision.SKIP]
 
 
 def _is_ahead(definition: Definition, now: datetime) -> bool:

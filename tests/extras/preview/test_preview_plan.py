@@ -186,6 +186,39 @@ def test_plan_announces_exactly_what_sync_does(
             assert json.loads(_output.document(**document(planned)))["jobs"] is not None
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {},
+        {"enabled": False},
+        {"cron": "0 2 * * *"},
+        {"cron": "*/7 * * * *", "catchup": "all"},
+        {"cron": "*/7 * * * *", "catchup_window": "5m"},
+        {"cron": "*/7 * * * *", "overlap": "skip"},
+        {"cron": "*/7 * * * *", "overlap": "allow"},
+    ],
+)
+def test_plan_knows_what_becomes_of_owed_slots_whose_job_leaves_its_upstream(
+    db: Db, edited: dict[str, Any]
+) -> None:
+    # given two slots of a job that follows another, which neither has a run yet
+    loads, reports = {"cron": "*/7 * * * *"}, {"after": ["load"]}
+    sync(db, a_file(load=loads, report=reports), NOON + MINUTE, at_once=True)
+    now = NOON + 15 * MINUTE
+    file = a_file(load=loads, report=edited)
+
+    planned = plan(db, file, now)
+    sync(db, file, now, at_once=True)
+
+    rows = db.execute(
+        "select job_type, idempotency_key, scheduled_for, run_at from yamlsched.job_runs order by id"
+    ).fetchall()
+    assert sorted(map(tuple, rows)) == sorted(
+        (run.job_type, run.idempotency_key, run.scheduled_for, run.run_at)
+        for run in plan_of(planned).runs
+    )
+
+
 def test_a_plan_cannot_write(db: Db) -> None:
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction), preview_rows.snapshot(db):
         db.execute("delete from yamlsched.job_runs")
