@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from aiosmtpd.controller import Controller
 from support.monitoring import Service, service
 from support.project import Process, Project, a_project, until
 from yamlsched.db.query import load
+from yamlsched.extras.notify import sending
 
 pytestmark = pytest.mark.story
 
@@ -489,3 +492,27 @@ def test_a_loop_goes_on_telling_after_all_its_sessions_were_cut(
 
     until(lambda: receiver.requests, "a message")
     assert loop.is_alive
+
+
+def test_a_worker_that_ends_in_the_moment_in_which_a_message_was_sent_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> bool:
+        # given a helper that ends just before the worker does
+        async def sent(*_: object) -> float:
+            asyncio.get_running_loop().call_soon(task.cancel)
+            return 0.1
+
+        monkeypatch.setattr(sending, "_send_in_helper", sent)
+        monkeypatch.setattr(sending, "own_variables", lambda jobs: {"OPS_URL": "ops"})
+        workload = SimpleNamespace(jobs={}, dsn="", namespace="default")
+        worker: Any = SimpleNamespace(
+            report=SimpleNamespace(dead_count=0), is_continuous=True, workload=workload
+        )
+
+        # when it waits for its companion
+        task = asyncio.create_task(sending.send_continually(worker))
+        await asyncio.wait([task], timeout=10)
+        return task.cancelled()
+
+    assert asyncio.run(story())

@@ -229,7 +229,8 @@ async def send_continually(outbox: Outbox) -> None:
             except asyncio.CancelledError:
                 # requests are not to be sent twice only because an answer is on its way
                 with contextlib.suppress(TimeoutError):
-                    is_sent = await asyncio.wait_for(helper, LAST_HELPER_SECONDS)
+                    async with asyncio.timeout(LAST_HELPER_SECONDS):
+                        is_sent = await helper
                 raise
             finally:
                 if not is_sent:

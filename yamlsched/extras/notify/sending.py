@@ -60,10 +60,13 @@ def send(dsn: str, namespace: str, variables: Mapping[str, str]) -> None:
     """Send what is due to targets, whose variables this host has, in at most ``MAX_SECONDS``. Never
     raises.
     """
+
+    async def send_in_time() -> None:
+        async with asyncio.timeout(MAX_SECONDS):
+            await _send_in_helper(dsn, namespace, variables, MAX_SECONDS)
+
     with contextlib.suppress(TimeoutError):
-        asyncio.run(
-            asyncio.wait_for(_send_in_helper(dsn, namespace, variables, MAX_SECONDS), MAX_SECONDS)
-        )
+        asyncio.run(send_in_time())
 
 
 async def send_continually(worker: Worker) -> None:
@@ -85,12 +88,14 @@ async def send_continually(worker: Worker) -> None:
             _send_in_helper(workload.dsn, workload.namespace, variables, most)
         )
         try:
-            seconds = await asyncio.wait_for(asyncio.shield(helper), most)
+            async with asyncio.timeout(most):
+                seconds = await asyncio.shield(helper)
         except TimeoutError:
             seconds = None
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(helper, MAX_SECONDS)
+                async with asyncio.timeout(MAX_SECONDS):
+                    await helper
             raise
         next_at = clock.now() + max(
             POLL_INTERVAL_SECONDS, min(MAX_INTERVAL_SECONDS, seconds or MAX_INTERVAL_SECONDS)
