@@ -165,7 +165,7 @@ select d.id
 from yamlsched.job_definitions d
 cross join lateral (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 where d.id = any (%(ids)s::bigint[])
-  and case when yamlsched.is_withheld(d, c.now)
+  and case when yamlsched.is_closed(d, c.now)
       then (select true from yamlsched.job_runs r
             where r.definition_id = d.id and r.finished_at is null and r.blocked_on is null
               and r.locked_until is null and r.run_at <= c.now and not r.unreleased

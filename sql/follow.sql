@@ -89,7 +89,7 @@ cross join lateral (
 select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.blocked_on,
        d.job_type, d.overlap, d.catchup,
        d.catchup_window, d.on_upstream_failure, d.schedule, d.timezone, d.effective_from,
-       yamlsched.is_withheld(d, c.now) as is_closed,
+       yamlsched.is_closed(d, c.now) as is_closed,
        exists (
            select from yamlsched.permits p
            where p.namespace = d.namespace and p.name = 'job/' || d.id) or exists (
@@ -199,7 +199,7 @@ cross join lateral (
     order by w.id
     for no key update skip locked) r
 where d.namespace = %(namespace)s and d.catchup_window < interval '365 days'
-  and not yamlsched.is_withheld(d, c.now)
+  and not yamlsched.is_closed(d, c.now)
 order by r.definition_id, r.scheduled_for
 limit 10000;
 

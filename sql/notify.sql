@@ -1,11 +1,5 @@
 -- Notifications: see the tables and functions in schema.sql.
 
--- name: note_runs
--- Runs that this transaction has ended as dead, or that it retries. The last statement but the
--- commit.
-select yamlsched.note_runs(%(namespace)s, %(ids)s::bigint[], coalesce(%(now)s::timestamptz,
-    clock_timestamp()));
-
 -- name: put_targets
 -- The targets of the file in use; return those that were not as it says. One that has left the file
 -- is deleted, with what was to be sent to it. With `restores` the file has not changed, so somebody

@@ -15,7 +15,7 @@ left join lateral (
     select d.job_type, d.timezone, d.next_slot_at
     from yamlsched.job_definitions d
     where d.namespace = %(namespace)s and d.next_slot_at is not null
-      and not yamlsched.is_withheld(d, clock_timestamp())
+      and not yamlsched.is_closed(d, clock_timestamp())
     order by d.next_slot_at, d.job_type limit 1
 ) coming on true;
 
@@ -86,7 +86,7 @@ cross join lateral (
                     then yamlsched.could_begin_at(r, d.spread) end
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.finished_at is null
-           and not yamlsched.is_withheld(d, %(now)s)
+           and not yamlsched.is_closed(d, %(now)s)
          limit %(of_job)s)
     ) r
     cross join lateral (

@@ -1,12 +1,12 @@
 -- Statements about running runs. Where an index must bound a scan, "now" is a scalar sub-select: it
 -- is computed once, and the index takes it as its end. The first columns of what a claim returns
--- are the fields of `ClaimedRun`.
+-- are the fields of `ClaimedRun`; those of what a reclaim returns are the first of them.
 
 -- name: claim
 -- Claim due runs of one lane, by the levels in the order of `priorities`. `skipped` are jobs that
--- this worker may not claim, or whose gate it did not get. Runs that stand at a gate are only
--- named, for `claim_gated`, and those that are not released, for runs/follow.py. A run that was
--- created for another lane than its job has now is moved to it.
+-- this worker may not claim, or whose gate it did not get. The others are only named: runs that
+-- were created for another lane than their job has now, for `move`, those that are not released,
+-- for runs/follow.py, and those that stand at a gate, for `claim_gated`.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), picked as materialized (
@@ -30,42 +30,34 @@ with clock as materialized (
     ) w
     limit %(limit)s
 ), job as materialized (
-    select d.*, yamlsched.is_withheld(d, (select c.now from clock c)) as is_closed
+    select d.*, yamlsched.is_closed(d, (select c.now from clock c)) as is_closed
     from yamlsched.job_definitions d
     where d.id = any (array(select p.definition_id from picked p))
 ), sorted as materialized (
-    select p.ctid, p.id, p.definition_id, j.lane, p.unreleased as is_unreleased,
-           p.lane <> j.lane and not coalesce(
-               p.lane = 'local' and j.lane = 'shared' and (p.idempotency_key like 'on\_dead:%%'
-                                                           or p.error_type = any (%(ended)s::text[])), false)
-               as is_misplaced,
-           p.unreleased or p.exclusive or j.is_closed
-           or j.limit_name is not null and coalesce(p.idempotency_key not like 'on\_dead:%%',
-               true) as is_gated
+    select p.ctid, p.id, p.definition_id,
+           case when p.lane <> j.lane and not coalesce(p.lane = 'local' and j.lane = 'shared' and (
+                    p.idempotency_key like 'on\_dead:%%'
+                    or p.error_type = any (%(ended)s::text[])), false) then 'misplaced'
+                when p.unreleased then 'unreleased'
+                when p.exclusive or j.is_closed or j.limit_name is not null
+                    and coalesce(p.idempotency_key not like 'on\_dead:%%', true) then 'gated'
+                else 'free' end as state
     from picked p
     join job j on j.id = p.definition_id
-), moved as (
-    update yamlsched.job_runs r
-    set lane = s.lane
-    from sorted s
-    where r.id = s.id and s.is_misplaced
 ), claimed as (
     update yamlsched.job_runs r
     set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
         locked_until = (select c.now from clock c) + (select j.lease from job j
             where j.id = r.definition_id),
-        started_at = (select c.now from clock c),
-        updated_at = (select c.now from clock c), cpu_seconds = null, peak_memory_bytes = null,
-        revision = %(revision)s
-    where r.ctid = any (array(select s.ctid from sorted s where not s.is_misplaced
-        and not s.is_gated))
+        started_at = (select c.now from clock c), updated_at = (select c.now from clock c),
+        cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
+    where r.ctid = any (array(select s.ctid from sorted s where s.state = 'free'))
     returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text,
-              r.attempts as attempt, r.max_attempts,
-              r.payload::text, r.scheduled_for is not null
+              r.attempts as attempt, r.max_attempts, r.payload::text,
+              r.scheduled_for is not null
                 and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
               date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by,
-              r.prior_attempts, r.sessions_lost,
-              r.error_type, r.trace_context,
+              r.prior_attempts, r.sessions_lost, r.error_type, r.trace_context,
               case when (select j.after from job j where j.id = r.definition_id) <> '{}'
                    then yamlsched.upstream_results(r.id)::text end as upstream,
               r.priority, r.definition_id, 'claimed' as state
@@ -73,10 +65,19 @@ with clock as materialized (
 select c.* from claimed c
 union all
 select s.id, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, s.definition_id,
-       case when s.is_misplaced then 'moved' when s.is_unreleased then 'unreleased' else 'gated' end
-from sorted s
-where s.is_misplaced or s.is_gated;
+       null, s.definition_id, s.state
+from sorted s where s.state <> 'free';
+
+-- name: move
+-- Move waiting runs to the lane that their job has now. One that another session has is left to
+-- the next claim.
+update yamlsched.job_runs r
+set lane = d.lane
+from yamlsched.job_definitions d
+where d.id = r.definition_id and r.id = any (array(
+    select m.id from yamlsched.job_runs m
+    where m.id = any (%(ids)s::bigint[]) and m.finished_at is null and m.locked_until is null
+    for no key update skip locked));
 
 -- name: claim_gated
 -- Claim those of some runs that may execute; see the function in schema.sql. `state` is "blocked"
@@ -110,7 +111,7 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = 
 -- marked dead too. Of a run that was cancelled, or finished by its handler's own transaction, only
 -- locked_until is over. Whatever its job is, paused or disabled. Not the runs `held`, which this
 -- worker ends itself. Looks at those with permits, and at the first `most` entries of each lane and
--- level; null: at all. `release` follows, in the same transaction.
+-- level; null: at all. `release` and `note_ended` follow, in the same transaction.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), looked_at as materialized (
@@ -162,29 +163,10 @@ with clock as materialized (
         error_type = case when p.is_lost then %(lost_type)s else 'AttemptsExhausted' end
     from picked p, clock c
     where r.id = p.id and not p.is_released
-    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at,
-              r.trace_context
-), on_dead_calls as (
-    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
-        priority,
-                                    max_attempts, trace_context)
-    select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts),
-           b.finished_at,
-           d.priority, d.max_attempts, b.trace_context
-    from ended b
-    cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead
-        from yamlsched.job_definitions j
-        where j.id = b.definition_id
-        offset 0
-    ) d
-    where b.finished_at is not null and d.on_dead is not null
-      and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
-    on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.attempts as attempt,
-       p.max_attempts, p.prior_attempts, p.locked_by,
-       p.is_lost, p.is_last and not p.is_released as is_last
+       p.max_attempts, '{}' as payload, false as is_catchup, 0::float8 as lease, p.locked_by,
+       p.prior_attempts, p.is_lost, p.is_last and not p.is_released as is_last
 from picked p;
 
 -- name: release
@@ -192,6 +174,28 @@ from picked p;
 -- statement that ends runs.
 select yamlsched.release(%(namespace)s, %(ids)s::bigint[],
                          coalesce(%(now)s::timestamptz, clock_timestamp()));
+
+-- name: note_ended
+-- Of runs that this transaction has ended as dead, or that it retries: create those that call the
+-- on_dead of their jobs, and note it for targets of notifications. The last statement.
+with on_dead_calls as (
+    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
+                                    priority, max_attempts, trace_context)
+    select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts),
+           b.dead_at, d.priority, d.max_attempts, b.trace_context
+    from yamlsched.job_runs b
+    cross join lateral (
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead
+        from yamlsched.job_definitions j
+        where j.id = b.definition_id
+        offset 0                                        -- by index, however few jobs there are
+    ) d
+    where b.id = any (%(ids)s::bigint[]) and b.status = 'dead' and d.on_dead is not null
+      and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
+    on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
+)
+select yamlsched.note_runs(%(namespace)s, %(ids)s::bigint[],
+                           coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: promote
 -- Offer the room of gates.
@@ -286,8 +290,8 @@ select e.id from ended e;
 
 -- name: finish
 -- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row
--- in the audit trail, and for a dead run the run that calls the job's on_dead. Strings are sent in
--- binary: as text, each is searched for what has to be escaped.
+-- in the audit trail. `release` and `note_ended` follow, in the same transaction.
+-- Strings are sent in binary: as text, each is searched for what has to be escaped.
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)b::text[],
@@ -323,11 +327,8 @@ with outcome as materialized (
       and r.status = 'running'
       and r.attempts = o.attempt
       and r.locked_by = o.token
-    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.status, r.run_at,
-              r.started_at,
-              r.trace_context, r.revision, o.attempt, o.token, o.error, o.error_type as type,
-              o.stack, o.output,
-              o.omitted_bytes, o.cpu_seconds, o.peak, o.now
+    returning r.id, r.run_at, r.started_at, r.revision, o.attempt, o.token, o.error,
+              o.error_type as type, o.stack, o.output, o.omitted_bytes, o.cpu_seconds, o.peak, o.now
 ), failures as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
         error_type, stack, revision,
@@ -344,23 +345,6 @@ with outcome as materialized (
     set worker = excluded.worker, ended_at = excluded.ended_at,
         omitted_bytes = excluded.omitted_bytes,
         output = excluded.output
-), on_dead_calls as (
-    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
-        priority,
-                                    max_attempts, trace_context)
-    select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt),
-           f.now,
-           d.priority, d.max_attempts, f.trace_context
-    from finished f
-    cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead
-        from yamlsched.job_definitions j
-        where j.id = f.definition_id
-        offset 0
-    ) d
-    where f.status = 'dead' and d.on_dead is not null
-      and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
-    on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select f.id, f.run_at from finished f;
 

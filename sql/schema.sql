@@ -117,7 +117,7 @@ create index job_definitions_slots_error on yamlsched.job_definitions (namespace
     where slots_error is not null;
 
 -- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
-create function yamlsched.is_withheld(d yamlsched.job_definitions, now timestamptz) returns boolean
+create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz) returns boolean
     language sql immutable set search_path = pg_catalog, pg_temp
 as $$ select not d.enabled or d.retired_at is not null
     or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
@@ -1115,7 +1115,7 @@ create function yamlsched.gates_of(
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select array_remove(array[
-        case when yamlsched.is_withheld(d, now) then 'closed/' || d.id end,
+        case when yamlsched.is_closed(d, now) then 'closed/' || d.id end,
         case when r.exclusive then 'job/' || d.id end,
         case when coalesce(r.idempotency_key, '') not like 'on\_dead:%'
              then 'limit/' || d.limit_name || case when d.limit_by = '{}' then ''
@@ -1141,7 +1141,7 @@ as $$
                            and d.limit_name = split_part(n.name, '/', 2)
                            and d.retired_at is null limit 1))
                      when 'after' then null
-                     else (select case when yamlsched.is_withheld(d, rooms.now) then 0
+                     else (select case when yamlsched.is_closed(d, rooms.now) then 0
                                        when d.overlap <> 'allow' and n.name like 'job/%' then 1 end
                            from yamlsched.job_definitions d
                            where d.id = split_part(n.name, '/', 2)::bigint) end as capacity
@@ -1405,7 +1405,7 @@ begin
         join yamlsched.job_definitions d on d.id = r.definition_id
         where r.definition_id = job and r.finished_at is null and r.id > past
           and r.blocked_on is null and r.locked_until is null and r.run_at <= now
-          and not r.unreleased and yamlsched.is_withheld(d, now)
+          and not r.unreleased and yamlsched.is_closed(d, now)
         -- the order of job_runs_history: what is blocked is not read again
         order by r.finished_at, r.id
         limit most for no key update of r skip locked
@@ -1663,7 +1663,7 @@ as $$
                                           o.run_at at time zone 'UTC',
                                           'YYYY-MM-DD"T"HH24:MI:SS"Z"') else '' end,
                        '; ' order by d.job_type),
-                   case when (select yamlsched.is_withheld(j, clock_timestamp())
+                   case when (select yamlsched.is_closed(j, clock_timestamp())
                               from yamlsched.job_definitions j where j.id = r.definition_id)
                         then 'waits until its job is resumed or enabled'
                         when r.run_at > clock_timestamp()
@@ -2175,7 +2175,7 @@ as $$
          since, active_at, due_at)
     select of_namespace, t.name, coalesce(d.job_type, s.subject), d.id, s.slot, s.run_id, s.dead_at,
            coalesce(s.dead_runs, 0), s.late_since, s.what,
-           now, now, case when d.id is null or not yamlsched.is_withheld(d, now) then now end
+           now, now, case when d.id is null or not yamlsched.is_closed(d, now) then now end
     from jsonb_populate_recordset(null::yamlsched.notifications, subjects) s
     left join yamlsched.job_definitions d on d.id = s.definition_id
     join yamlsched.notify_targets t
@@ -2259,10 +2259,10 @@ begin
         or exists (select from yamlsched.job_definitions d
                    where d.id = n.definition_id
                      and (d.retired_at is not null or n.target <> all (d.notify)
-                          or n.told <> '{}' and yamlsched.is_withheld(d, now))));
+                          or n.told <> '{}' and yamlsched.is_closed(d, now))));
     with state as (
         select n.target, n.subject, yamlsched.events_now(n, t.events, now) as events,
-               yamlsched.is_withheld(d, now) as is_withheld,
+               yamlsched.is_closed(d, now) as is_closed,
                yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))
                    and n.slot is not null
                and d.id <> all (late_ids) and yamlsched.failing_run(d.id) is null as is_well
@@ -2278,7 +2278,7 @@ begin
         due_at = case when s.is_well and n.ended_at is null
             then yamlsched.end_due_at(n.told, n.recovered_at, now)
                       when s.is_well then n.due_at
-                      when s.is_withheld or s.events = '{}' then null
+                      when s.is_closed or s.events = '{}' then null
                       else least(case when n.ended_at is null then n.due_at end,
                                  case when s.events <@ n.told then greatest(now, n.quiet_until)
                                      else now end) end

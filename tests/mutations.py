@@ -112,7 +112,7 @@ GUARDS = [
     ("sql/schema.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
     (
         "sql/schema.sql",
-        r"(?<=case when )yamlsched\.is_withheld\(d, rooms\.now\)(?= then 0)",
+        r"(?<=case when )yamlsched\.is_closed\(d, rooms\.now\)(?= then 0)",
         "false",
     ),
     (
@@ -129,7 +129,7 @@ GUARDS = [
         for pattern, new in (
             (r"(?<=and )event = any \(t\.events\)", "true"),
             (r"(?<=or )t\.name = any \(d\.notify\)", "true"),
-            (r"(?<=and )not yamlsched\.is_withheld\(d, now\)(?=\)\n    order)", "true"),
+            (r"(?<=and )not yamlsched\.is_closed\(d, now\)(?=\)\n    order)", "true"),
             (r"greatest\(n\.slot, excluded\.slot\)", "excluded.slot"),
             (r"n\.dead_runs \+ excluded\.dead_runs", "excluded.dead_runs"),
             (r"coalesce\(excluded\.late_since, n\.late_since\)", "excluded.late_since"),

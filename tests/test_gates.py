@@ -699,8 +699,9 @@ def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(
 @contextmanager
 def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator[None]:
     """Hold a claim open that began before ``change``: it has locked what no longer is what it takes, and leaves it."""
+    levels = b"from unnest(%(priorities)s::smallint[]) with ordinality as u (level, nth)"
     delayed = load("runs")["claim"].replace(
-        b"as now\n)", b"as now from (select pg_advisory_xact_lock(1)) l\n)"
+        levels, levels + b", (select pg_advisory_xact_lock(1)) l"
     )
     values = {
         "namespace": "default",

@@ -491,7 +491,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         **dict.fromkeys(
             (
                 "has_no_worker()",
-                "is_withheld()",
+                "is_closed()",
                 "late()",
                 "waits_for()",
                 "could_begin_at()",
@@ -506,7 +506,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         "schema yamlsched": frozenset({"USAGE"}),
         **WORKER_TABLES,
         **dict.fromkeys(
-            ("enqueue()", "enqueue_many()", "has_no_worker()", "is_withheld()", "late()"), EXECUTE
+            ("enqueue()", "enqueue_many()", "has_no_worker()", "is_closed()", "late()"), EXECUTE
         ),
         **dict.fromkeys(
             (

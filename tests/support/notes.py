@@ -95,7 +95,7 @@ class Story:
     def note(self, *runs: int) -> None:
         """Note what has become of runs, as the transaction that ends or retries them does."""
         self.db.execute(
-            load("notify")["note_runs"], {"namespace": "default", "ids": list(runs), "now": None}
+            load("runs")["note_ended"], {"namespace": "default", "ids": list(runs), "now": None}
         )
 
     def later(self, span: timedelta) -> None:

@@ -22,13 +22,18 @@ from yamlsched.runs.lifecycle import (
     Priority,
     released,
 )
-from yamlsched.runs.statements import array, finish, note_ended, release, rows_of
+from yamlsched.runs.statements import (
+    array,
+    finish,
+    note_ended,
+    release,
+    rows_of,
+)
 
 MAX_RECLAIMED_ENTRIES = 1_000
 """Unfinished runs of each lane and level that are looked at each second for leases that are over.
 """
-FIELD_COUNT = len(ClaimedRun._fields)
-FIELDS = itemgetter(slice(FIELD_COUNT))
+FIELDS = itemgetter(slice(len(ClaimedRun._fields)))
 """Takes the fields of a ``ClaimedRun`` from a row of a claim."""
 
 
@@ -105,14 +110,14 @@ async def claim(
         "limit": limit,
         "now": now,
         "priorities": levels(chance),
-    }
-    values |= {
         "newest": str(scope.newest),
         "skipped": array((*scope.others, *busy)),
         "ended": array(PROCESS_ENDED),
+        "revision": scope.revision,
     }
-    values["revision"] = scope.revision
     rows = await rows_of(connection, "claim", values)
+    if misplaced := [row.id for row in rows if row.state == "misplaced"]:
+        await connection.execute(load("runs")["move"], {"ids": array(misplaced)})
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]
@@ -131,14 +136,18 @@ async def claim_gated(
     """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to
     ``claimed``.
     """
-    parameters = {"namespace": namespace, "ids": array(ids), "token": token, "now": now}
-    parameters["priorities"] = levels(chance)
+    parameters = {
+        "namespace": namespace,
+        "ids": array(ids),
+        "token": token,
+        "now": now,
+        "priorities": levels(chance),
+        "revision": revision,
+    }
     rows = await rows_of(connection, "claim_gated", parameters)
     runs = _runs(rows)
     if runs:
-        await connection.execute(
-            load("runs")["note_revision"], {**parameters, "revision": revision}
-        )
+        await connection.execute(load("runs")["note_revision"], parameters)
     claimed.runs += runs
     claimed.busy |= {row.definition_id for row in rows if row.state == "busy"}
     claimed.is_complete = (
@@ -168,11 +177,10 @@ async def reclaim(
     where those are that are executed.
     """
     result = ReclaimResult()
-    most = None if is_complete else MAX_RECLAIMED_ENTRIES
     async with connection.transaction():
         parameters = {
             "namespace": namespace,
-            "most": most,
+            "most": None if is_complete else MAX_RECLAIMED_ENTRIES,
             "held": array(held),
             "now": now,
             **LOST_WORKER,
@@ -181,8 +189,7 @@ async def reclaim(
         await release(connection, namespace, [row.id for row in rows], now)
         await note_ended(connection, namespace, [row.id for row in rows], now)
     for row in rows:
-        known = (row.id, row.job_type, row.key, row.scheduled_for, row.attempt, row.max_attempts)
-        run = ClaimedRun(*known, "{}", False, 0.0, row.locked_by, row.prior_attempts)
+        run = ClaimedRun(*row[:-2])
         if row.is_lost:
             result.lost.append(run)
         if row.is_last:

@@ -56,13 +56,12 @@ async def note_ended(
     ids: Sequence[int],
     now: datetime | None,
 ) -> None:
-    """Note for targets of notifications which of these runs are dead or failing, at the end of the
-    transaction.
+    """Call the on_dead of those of these runs that are dead, and note for targets of notifications
+    which are dead or failing, at the end of the transaction.
     """
     if ids:
-        await connection.execute(
-            load("notify")["note_runs"], {"namespace": namespace, "ids": array(ids), "now": now}
-        )
+        parameters = {"namespace": namespace, "ids": array(ids), "now": now}
+        await connection.execute(load("runs")["note_ended"], parameters)
 
 
 async def unlock(

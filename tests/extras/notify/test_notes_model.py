@@ -312,7 +312,7 @@ class World:
 
     def _note(self, run: int) -> None:
         self.db.execute(
-            load("notify")["note_runs"], {"namespace": "default", "ids": [run], "now": None}
+            load("runs")["note_ended"], {"namespace": "default", "ids": [run], "now": None}
         )
 
     def _change(self, job: Job, change: str, away: str | None) -> None:

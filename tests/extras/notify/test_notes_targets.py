@@ -37,7 +37,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
         if name == "backup":
             dead = a_run(db, of_other, "dead", scheduled_for=SLOT)
             db.execute(
-                load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None}
+                load("runs")["note_ended"], {"namespace": "other", "ids": [dead], "now": None}
             )
         else:
             a_late_run(db, of_other, 20)
@@ -75,7 +75,7 @@ def test_the_notes_of_a_namespace_wait_for_no_row_of_another(
     dead = a_run(
         db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT
     )
-    db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
+    db.execute(load("runs")["note_ended"], {"namespace": "other", "ids": [dead], "now": None})
     db.execute("set lock_timeout = '1s'")
 
     with psycopg.connect(story.dsn) as other:
@@ -92,7 +92,7 @@ def test_what_is_old_is_deleted_in_its_own_namespace_only(
     dead = a_run(
         db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT
     )
-    db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
+    db.execute(load("runs")["note_ended"], {"namespace": "other", "ids": [dead], "now": None})
     story.die(job, SLOT)
     story.later(DAY + MINUTE)
 
