@@ -60,13 +60,7 @@ def send(dsn: str, namespace: str, variables: Mapping[str, str]) -> None:
     """Send what is due to targets, whose variables this host has, in at most ``MAX_SECONDS``. Never
     raises.
     """
-
-    async def send_in_time() -> None:
-        async with asyncio.timeout(MAX_SECONDS):
-            await _send_in_helper(dsn, namespace, variables, MAX_SECONDS)
-
-    with contextlib.suppress(TimeoutError):
-        asyncio.run(send_in_time())
+    asyncio.run(_send_in_helper(dsn, namespace, variables, MAX_SECONDS))
 
 
 async def send_continually(worker: Worker) -> None:
@@ -88,10 +82,7 @@ async def send_continually(worker: Worker) -> None:
             _send_in_helper(workload.dsn, workload.namespace, variables, most)
         )
         try:
-            async with asyncio.timeout(most):
-                seconds = await asyncio.shield(helper)
-        except TimeoutError:
-            seconds = None
+            seconds = await asyncio.shield(helper)
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(MAX_SECONDS):
@@ -109,7 +100,10 @@ async def _send_in_helper(
         log.warning("notify.failed", variable=min(variables.values()), error=MISSING)
         return None
     try:
-        return await run_in_helper(partial(send_due, dsn, namespace, variables, seconds))
+        async with asyncio.timeout(seconds):
+            return await run_in_helper(partial(send_due, dsn, namespace, variables, seconds))
+    except TimeoutError:
+        return None
     except (EnvironmentFailed, psycopg.Error) as error:
         log.warning("notify.failed", error=type(error).__name__)
         return None
