@@ -1098,7 +1098,7 @@ $$;
 create function yamlsched.limit_value(payload jsonb, keys text[]) returns text
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select case when v.is_secret or octet_length(v.value) > 64
+    select case when v.is_secret or length(v.value) > 64
                 then case when v.is_secret then '' else left(v.value, 64) end
                      || '#' || left(encode(sha256(convert_to(v.value, 'UTF8')), 'hex'), 16)
                 else v.value end

@@ -95,7 +95,7 @@ def test_a_file_that_is_applied_again_is_no_edit_and_one_that_changes_no_job_is(
 
 def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db) -> None:
     apply(db, a_file(x=HOURLY))
-    limits = "limits: {warehouse: 8}"
+    limits = "limits: {warehouse: {max: 8}}"
     apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{limits}"), NOON + MINUTE)
     more = limits.replace("8", "9")
     apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{more}"), NOON + 2 * MINUTE)
@@ -103,8 +103,9 @@ def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db)
     [first, second, third] = edits(db)
     assert (first.before, first.after) == (None, {})
     assert second.before["retention.dead"] == "90d"
-    assert second.after == {"retention.dead": "30d", "limits.warehouse": 8}
-    assert (third.before, third.after) == ({"limits.warehouse": 8}, {"limits.warehouse": 9})
+    assert second.after == {"retention.dead": "30d", "limits.warehouse": {"max": 8}}
+    assert third.before == {"limits.warehouse": {"max": 8}}
+    assert third.after == {"limits.warehouse": {"max": 9}}
 
 
 def test_no_secret_is_recorded(db: Db) -> None:

@@ -59,6 +59,10 @@ class Worker:
     def finish(self, run: ClaimedRun, outcome: Outcome = SUCCESS, now: datetime = NOW) -> None:
         assert run.id in self.call(store.finish, "default", [(run, outcome)], now=now)
 
+    def finish_all(self, runs: list[ClaimedRun], now: datetime = NOW) -> None:
+        finished = self.call(store.finish, "default", [(run, SUCCESS) for run in runs], now=now)
+        assert len(finished) == len(runs)
+
     def call(self, function: Any, *given: Any, **named: Any) -> Any:
         return self.runner.run(function(self.connection, *given, **named))
 
@@ -422,7 +426,7 @@ def test_a_claim_takes_no_number_while_another_session_has_the_gate(
 
 
 def file(most: int | None, **jobs: Any) -> Any:
-    return a_file(top=f"limits: {{warehouse: {most}}}" if most else "", **jobs)
+    return a_file(top=f"limits: {{warehouse: {{max: {most}}}}}" if most else "", **jobs)
 
 
 def test_a_sync_that_raises_a_limit_frees_what_waits_and_one_that_lowers_it_ends_nothing(

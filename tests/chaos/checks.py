@@ -153,8 +153,8 @@ def check_exclusive(e: Evidence) -> Iterator[str]:
 
 
 def check_limits(e: Evidence) -> Iterator[str]:
-    """G9: no more attempts under a limit execute at once than the limit says."""
-    by_limit: dict[str, list[Attempt]] = {}
+    """G9: no more attempts under a limit, or a value of it, execute at once than the limit says."""
+    by_limit: dict[tuple[str, str | None], list[Attempt]] = {}
     for attempt in e.attempts.values():
         claim = e.claims(attempt.run).get(attempt.token)
         if claim is None or _was_suspended(e, attempt):
@@ -162,12 +162,15 @@ def check_limits(e: Evidence) -> Iterator[str]:
         limits = e.limits_at(claim[0].row["definition_id"], claim[0].at)
         is_call = (claim[0].row.get("idempotency_key") or "").startswith("on_dead:")
         if len(limits) == 1 and None not in limits and not is_call:
-            by_limit.setdefault(limits.pop(), []).append(attempt)
-    for limit, attempts in by_limit.items():
+            limit = str(limits.pop())
+            filler = claim[0].row.get("filler") if "by" in LIMITS[limit] else None
+            by_limit.setdefault((limit, filler), []).append(attempt)
+    for (limit, filler), attempts in by_limit.items():
         for attempt in attempts:
             beside = [other for other in attempts if other.start <= attempt.start < other.last]
-            if len(beside) > LIMITS[limit]:
-                yield f"limit {limit}: {len(beside)} at once when {attempt} started"
+            if len(beside) > LIMITS[limit]["max"]:
+                of = f" of filler {filler}" if filler else ""
+                yield f"limit {limit}{of}: {len(beside)} at once when {attempt} started"
 
 
 def check_followers(e: Evidence) -> Iterator[str]:

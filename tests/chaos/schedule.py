@@ -16,7 +16,10 @@ ALL = [
     "exit", "segfault", "kill", "print", "return",
 ]  # fmt: skip
 
-LIMITS = {"pool": 2}
+LIMITS: dict[str, dict[str, Any]] = {
+    "pool": {"max": 2},
+    "fillers": {"max": 2, "by": ["filler"]},  # the payloads of applications have few values
+}
 # The cron expressions restrict only minutes, which slots_check relies on.
 SCHEDULED: dict[str, dict[str, Any]] = {
     "wait_all": {"cron": "* * * * *", "overlap": "wait", "catchup": "all", "acts": QUICK},
@@ -61,8 +64,8 @@ FOLLOWERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FOLLOWED = ("wait_all", "skip_often")
 ENQUEUED: dict[str, dict[str, Any]] = {
-    "anything": {"acts": ALL, "max_attempts": 4},
-    "ledger": {"acts": ["transaction"], "max_attempts": 10},
+    "anything": {"acts": ALL, "max_attempts": 4, "limit": "fillers"},
+    "ledger": {"acts": ["transaction"], "max_attempts": 10, "limit": "fillers"},
     "effects": {"acts": ["effect", "business effect"], "max_attempts": 10, "limit": "pool"},
     "fans": {"acts": ["fan out"], "max_attempts": 10},
     "leaf": {"acts": ["nothing"]},

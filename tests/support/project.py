@@ -161,7 +161,8 @@ class Project:
     folder: Path
     dsn: str
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int | dict[str, Any]] = field(default_factory=dict)
+    """A number is that of a limit which counts all runs together."""
     notify: dict[str, dict[str, Any]] = field(default_factory=dict)
     number: int = 0
     pids: list[int] = field(default_factory=list)
@@ -185,7 +186,11 @@ class Project:
             }
             for name, job in jobs.items()
         }
-        settings = {"limits": self.limits, "notify": self.notify}
+        limits = {
+            name: {"max": limit} if isinstance(limit, int) else limit
+            for name, limit in self.limits.items()
+        }
+        settings = {"limits": limits, "notify": self.notify}
         self.file.write_text(json.dumps({"version": 1, **settings, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:

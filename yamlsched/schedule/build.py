@@ -22,6 +22,7 @@ from yamlsched.schedule.job import (
     ExitCodes,
     Isolation,
     Job,
+    Limit,
     NotifyTarget,
     Output,
     Overlap,
@@ -71,7 +72,7 @@ class Reader:
     def __init__(self, findings: Findings, environments: tuple[str, ...]) -> None:
         self.findings = findings
         self.environments = environments
-        self.limits: dict[str, int | None] = {}  # of the file; None: its entry is not valid
+        self.limits: dict[str, Limit | None] = {}  # of the file; None: its entry is not valid
         self.calendars: dict[str, Calendar | None] = {}  # the same
         self.targets: dict[str, NotifyTarget | None] = {}  # the same
         self.has_environment_list = True
@@ -350,6 +351,8 @@ def _build_job(
     environments = values.pop("environments", None)
     if environments is not None:
         values["enabled"] = values.get("enabled", True) and environment in environments
+    if limit := reader.limits.get(values.get("limit", "")):
+        values["limit_by"] = limit.by
     targets = tuple((name, target) for name, target in reader.targets.items() if target is not None)
     return Job(str(spot.path[-1]), paths=paths, targets=targets, **values)
 

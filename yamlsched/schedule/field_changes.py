@@ -115,10 +115,7 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, Retention):
         return value.to_row()
     if isinstance(value, Mapping):
-        return {
-            name: member if isinstance(member, int) else member.to_yaml()
-            for name, member in value.items()
-        }
+        return {name: member.to_yaml() for name, member in value.items()}
     return value if isinstance(value, str) else list(value) or None
 
 

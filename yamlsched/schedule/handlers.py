@@ -155,6 +155,7 @@ def _check_payload(
     loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, findings: Findings
 ) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
+    _check_limit(loaded, calls, parameters, findings)
     problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
     for key, problem in problems.items():
         findings.report(loaded.spot(calls.job, "payload", key).key, problem)
@@ -166,6 +167,21 @@ def _check_payload(
         if missing[0] == "self" and "." in parameters.handler.partition(":")[2]:
             remedy = "Make it a static method: a handler is called without an object."
         findings.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
+
+
+def _check_limit(loaded: Loaded, calls: Calls, parameters: Parameters, findings: Findings) -> None:
+    """Report a limit that counts by a key that no run of the job has."""
+    job = loaded.jobs.get(calls.job)
+    for key in job.limit_by if job is not None else ():
+        if parameters.problem(key) and key not in (calls.payload or ()):
+            spot = loaded.spot(calls.job, "limit")
+            message = (
+                f"{spot}: {quoted(str(spot.value))} counts by {quoted(key)}, which is not a"
+                f" parameter of {parameters.handler}: it is null in every run"
+            )
+            names = ", ".join(parameters.expected)
+            remedy = did_you_mean(key, parameters.expected, f"It takes: {names or 'nothing'}.")
+            findings.warning(spot, "YS436", message, remedy)
 
 
 def check_by_import(

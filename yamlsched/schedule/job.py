@@ -65,6 +65,19 @@ class NotifyTarget:
         return {"url_env": self.url_env, "events": list(self.events)}
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many runs of the jobs that name it execute at once. ``by``: keys of the payload; each
+    combination of their values is counted by itself.
+    """
+
+    max: int
+    by: tuple[str, ...] = ()
+
+    def to_yaml(self) -> dict[str, Any]:
+        return {"max": self.max, **({"by": list(self.by)} if self.by else {})}
+
+
 class Isolation(StrEnum):
     """Which attempts share a process of the host."""
 
@@ -161,6 +174,7 @@ class Job:
     lease: timedelta = timedelta(minutes=2)
     overlap: Overlap = Overlap.WAIT
     limit: str | None = None
+    limit_by: tuple[str, ...] = ()  # of the file: by which values the limit counts
     catchup: Catchup = Catchup.LATEST
     catchup_window: timedelta = timedelta(days=365)
     spread: timedelta = timedelta(0)

@@ -14,7 +14,7 @@ from yamlsched.schedule import build, schema_check, timezones
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
-from yamlsched.schedule.job import Isolation, Job, NotifyTarget, Retention
+from yamlsched.schedule.job import Isolation, Job, Limit, NotifyTarget, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import JOB_KEYS, NAME
@@ -65,7 +65,7 @@ class Loaded:
     environments: tuple[str, ...] = ()
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, Limit] = field(default_factory=dict)
     notify: dict[str, NotifyTarget] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
@@ -200,7 +200,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         environments=environments,
         retention=retention,
         paths=paths,
-        limits={name: most for name, most in reader.limits.items() if most is not None},
+        limits={name: limit for name, limit in reader.limits.items() if limit is not None},
         notify={name: target for name, target in reader.targets.items() if target is not None},
         # in another version, a job may mean something else
         jobs=jobs if _is_known(root, "version", findings) else {},

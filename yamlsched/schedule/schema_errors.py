@@ -92,6 +92,7 @@ MISSING = {
         "Add the name of the variable that has its address, for example url_env: OPS_NOTIFY_URL"
     ),
     "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
+    "max": "Add how many runs may execute at once, for example max: 2.",
 }
 """What to do about each required key."""
 
@@ -157,6 +158,9 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
         if path[-1:] == ("output",):
             return MISSING["keep"]
+        if len(path) == 2 and path[0] == "limits":
+            most = value if isinstance(value, int) and not isinstance(value, bool) else 2
+            return f"Write {path[1]}: {{max: {most}}}"
         return "Write keys and values below it." if path else "Start with version: 1 and jobs:"
     return ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from yamlsched.schedule.build import Reader
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.job import NotifyTarget, Retention
+from yamlsched.schedule.job import Limit, NotifyTarget, Retention
 from yamlsched.schedule.node import Spot
 from yamlsched.text import quoted
 
@@ -25,16 +25,17 @@ def build_environments(
     return names
 
 
-def build_limits(root: Spot, reader: Reader) -> dict[str, int | None]:
-    """Return how many runs may execute at once under each limit of the file; None where that is not
-    valid.
-    """
+def build_limits(root: Spot, reader: Reader) -> dict[str, Limit | None]:
+    """Return the limits of the file; None for one whose entry is not valid."""
     spot = root.get("limits")
-    entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
-    return {
-        str(item.path[-1]): reader.integer(item) if reader.findings.is_valid(item) else None
-        for item in entries
-    }
+    built: dict[str, Limit | None] = {}
+    for entry in spot.children() if spot is not None and isinstance(spot.value, dict) else ():
+        name, keys = str(entry.path[-1]), entry.get("by")
+        built[name] = None
+        if reader.findings.is_valid(entry):
+            by = () if keys is None else reader.strings(keys)
+            built[name] = Limit(reader.integer(entry.child("max")), by)
+    return built
 
 
 def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:

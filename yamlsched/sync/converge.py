@@ -21,7 +21,7 @@ from yamlsched.errors import Refused, ScheduleError, YamlschedError
 from yamlsched.runs import follow
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import field_changes
-from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Output, from_row, to_row
+from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Limit, Output, from_row, to_row
 from yamlsched.schedule.load import Loaded
 from yamlsched.sync import definitions, due, slot_plan
 from yamlsched.sync.definitions import Definition
@@ -215,7 +215,7 @@ def converge(
     connection: Connection[Any],
     namespace: str,
     jobs: dict[str, Job],
-    limits: Mapping[str, int],
+    limits: Mapping[str, Limit],
     now: datetime | None,
     recompute: bool,
     is_behind: bool,
@@ -269,9 +269,9 @@ def converge(
         definitions.retire(connection, [d.id for d in gone if d.id is not None], instant)
     if overlap := [d.id for d in differences if d.id is not None and d.changes_overlap]:
         definitions.apply_overlap(connection, overlap, instant)
-    former = definitions.limits(connection, namespace)
+    former, numbers = definitions.limits(connection, namespace), _numbers(limits)
     gates: list[str] = []
-    if differences or former != limits:
+    if differences or former != numbers:
         names = [d.job_type for d in differences]
         gates = definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
     if overlap:
@@ -284,7 +284,7 @@ def converge(
         definitions.apply_lane(connection, list(known))
         definitions.leave_gates(connection, list(known), instant)
         due.wake_followers(connection, namespace, known, instant)
-    _put_limits(connection, namespace, former, limits)
+    _put_limits(connection, namespace, former, numbers)
     if gates:
         definitions.promote(connection, namespace, gates, instant)
     edited = {
@@ -322,26 +322,31 @@ def _refuse_unencodable(connection: Connection[Any], jobs: Mapping[str, Job]) ->
 
 
 def repair_limits(
-    connection: Connection[Any], namespace: str, limits: Mapping[str, int], now: datetime | None
+    connection: Connection[Any], namespace: str, limits: Mapping[str, Limit], now: datetime | None
 ) -> None:
     """Write the limits of the file in use again if the database has others, for example after a
     partial restore.
     """
-    former = definitions.limits(connection, namespace)
-    if former != limits:
+    former, numbers = definitions.limits(connection, namespace), _numbers(limits)
+    if former != numbers:
         gates = definitions.lock_gates(connection, namespace, [], sorted({*former, *limits}))
-        _put_limits(connection, namespace, former, limits)
+        _put_limits(connection, namespace, former, numbers)
         definitions.promote(connection, namespace, gates, due.start_batch(connection, now))
+
+
+def _numbers(limits: Mapping[str, Limit]) -> dict[str, int]:
+    """Return how many runs may execute under each limit; by which values is stored with its jobs."""
+    return {name: limit.max for name, limit in limits.items()}
 
 
 def _put_limits(
     connection: Connection[Any],
     namespace: str,
     former: Iterable[str],
-    limits: Mapping[str, int],
+    numbers: Mapping[str, int],
 ) -> None:
-    if former or limits:
-        put = {name: limits.get(name) for name in sorted({*former, *limits})}
+    if former or numbers:
+        put = {name: numbers.get(name) for name in sorted({*former, *numbers})}
         definitions.put_limits(connection, namespace, put)
 
 

@@ -29,6 +29,7 @@ from support.imports import (
 from yamlsched.extras.importing import read, write
 from yamlsched.extras.importing.model import MAX_JOBS, MAX_NOTES, Origin
 from yamlsched.schedule.checks import check_all
+from yamlsched.schedule.job import Limit
 from yamlsched.schedule.load import load
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
@@ -243,7 +244,9 @@ def test_a_lock_that_several_lines_take_becomes_a_limit() -> None:
         (["two"], "wait", "x_lock"),
         (["three"], "skip", None),
     ]
-    assert load(write.as_file(advised.jobs, "UTC").encode(), "", None).limits == {"x_lock": 1}
+    assert load(write.as_file(advised.jobs, "UTC").encode(), "", None).limits == {
+        "x_lock": Limit(1)
+    }
     changed = "changed: flock /tmp/x.lock is replaced by limit: x_lock: runs wait for these jobs on all hosts"
     assert f"source:2: {changed} (flock -n skips), and for no other use of the lock" in messages(
         advised
@@ -283,7 +286,7 @@ def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_the
         "cron.d/app": "4 1 * * * root sleep $((RANDOM \\% 60)); flock -n /tmp/x four\n"
         "5 1 * * * app flock /tmp/z five\n",
     }
-    into = load(b"version: 1\nlimits: {x: 3}\njobs: {}\n", "", None)
+    into = load(b"version: 1\nlimits: {x: {max: 3}}\njobs: {}\n", "", None)
     sources = [Origin(text, name, "UTC", False) for name, text in texts.items()]
     found = read.read(sources, None, into, START)
 
@@ -299,18 +302,26 @@ def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_the
         ("---\n  version: 1\n  jobs:\n    a: {command: [a]}\n", {}),
         ("version: 1\r\nlimits: {}\r\njobs: {}\r\n", {}),
         (
-            "version: 1\nlimits: {dwh: 2}  # of it\njobs:\n  a: {command: [a], limit: dwh}\n",
-            {"dwh": 2},
+            "version: 1\nlimits: {dwh: {max: 2}}  # of it\njobs:\n  a: {command: [a], limit: dwh}\n",
+            {"dwh": Limit(2)},
         ),
         (
-            "version: 1\nlimits:\n  # of it\n  dwh: 2\n\njobs:\n  a: {command: [a], limit: dwh}\n",
-            {"dwh": 2},
+            "version: 1\nlimits:\n  # of it\n  dwh: {max: 2}\n\njobs:\n  a: {command: [a], limit: dwh}\n",
+            {"dwh": Limit(2)},
+        ),
+        (
+            "version: 1\nlimits:\n  dwh:\n    max: 2\n    by:\n    - a  # of it\njobs:\n  a: {command: [a], limit: dwh}\n",
+            {"dwh": Limit(2, ("a",))},
+        ),
+        (
+            "version: 1\njobs:\n  a: {command: [a], limit: dwh}\nlimits:\n  dwh: {max: 2}",
+            {"dwh": Limit(2)},
         ),
         ("", {}),
     ],
 )
 def test_limits_are_added_to_those_of_the_file(
-    before: str, limits: dict[str, int], tmp_path: Path
+    before: str, limits: dict[str, Limit], tmp_path: Path
 ) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_bytes(before.encode())
@@ -320,7 +331,7 @@ def test_limits_are_added_to_those_of_the_file(
     assert done.return_value == 0, done.stderr
     after = load(file.read_bytes(), "", None)
     assert not after.has_errors
-    assert after.limits == {**limits, "x_lock": 1}
+    assert after.limits == {**limits, "x_lock": Limit(1)}
     assert {name: job.limit for name, job in after.jobs.items() if name != "a"} == {
         "one": "x_lock", "two": "x_lock", "three": None
     }  # fmt: skip
@@ -331,7 +342,7 @@ def test_limits_that_cannot_be_extended_as_text_are_left_alone(tmp_path: Path) -
     file = tmp_path / "schedules.yaml"
     file.write_text(
         text
-        := "version: 1\nx-limits: &all {dwh: 2}\nlimits: *all\njobs:\n  a: {command: [a], limit: dwh}\n"
+        := "version: 1\nx-limits: &all {dwh: {max: 2}}\nlimits: *all\njobs:\n  a: {command: [a], limit: dwh}\n"
     )
 
     done = run("-", "--policy", "advised", "--into", file, input=SHARED)

@@ -74,9 +74,9 @@ def as_file(jobs: Sequence[ImportedJob], zone: str) -> str:
     return f"{head}\njobs:\n{as_jobs(jobs, zone, '  ', defaults)}"
 
 
-def _limits(jobs: Sequence[ImportedJob]) -> dict[str, int]:
+def _limits(jobs: Sequence[ImportedJob]) -> dict[str, dict[str, int]]:
     """Return the limits of ``jobs``, each made of a lock that one process holds."""
-    return {job.keys["limit"]: 1 for job in jobs if "limit" in job.keys}
+    return {job.keys["limit"]: {"max": 1} for job in jobs if "limit" in job.keys}
 
 
 def as_jobs(
@@ -184,20 +184,28 @@ def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     return re.sub(r"(?<!\r)\n", "\r\n", result) if "\r\n" in text else result
 
 
-def _with_limits(text: str, root: Node, limits: Mapping[str, int]) -> str:
+def _with_limits(text: str, root: Node, limits: Mapping[str, Any]) -> str:
     """Return ``text`` with ``limits`` behind those that the file has, or behind its version."""
     if (node := root.value.get("limits")) is None:
         at = text.find("\n", root.value["version"].end) + 1
         return f"{text[:at]}{' ' * _column(text, root.start)}limits: {flow(limits)}\n{text[at:]}"
-    if text[node.end - 1] == "}":
+    if text[node.start] == "{":
         return f"{text[: node.end - 1]}{', ' * bool(node.value)}{flow(limits)[1:-1]}{text[node.end - 1 :]}"
     values = list(node.value.values())
-    at, indent = text.find("\n", values[-1].end) + 1, " " * _column(text, values[0].key.start)
-    return (
-        text[:at]
-        + "".join(f"{indent}{name}: {number}\n" for name, number in limits.items())
-        + text[at:]
+    text += "" if text.endswith("\n") else "\n"
+    at, indent = (
+        text.find("\n", _end(text, values[-1])) + 1,
+        " " * _column(text, values[0].key.start),
     )
+    lines = (f"{indent}{name}: {flow(limit)}\n" for name, limit in limits.items())
+    return text[:at] + "".join(lines) + text[at:]
+
+
+def _end(text: str, node: Node) -> int:
+    """Return the end of a value without the lines that follow one in block style."""
+    while isinstance(node.value, (dict, list)) and text[node.start] not in "{[":
+        node = [*(node.value.values() if isinstance(node.value, dict) else node.value)][-1]
+    return node.end
 
 
 def _column(text: str, at: int) -> int:
