@@ -1401,7 +1401,9 @@ declare
 begin
     perform yamlsched.lock_gates(of_namespace, array['closed/' || job]);
     with picked as materialized (
-        select r.id from yamlsched.job_runs r
+        select r.id, case when d.limit_name is not null
+                          then yamlsched.gates_of(r, d, now) end as gates
+        from yamlsched.job_runs r
         join yamlsched.job_definitions d on d.id = r.definition_id
         where r.definition_id = job and r.finished_at is null and r.id > past
           and r.blocked_on is null and r.locked_until is null and r.run_at <= now
@@ -1413,11 +1415,11 @@ begin
         update yamlsched.job_runs r set blocked_on = 'closed/' || job
         where r.id = any (array(select p.id from picked p))
     )
-    select max(p.id) into last from picked p;
-    gates := array(select 'limit/' || d.limit_name from yamlsched.job_definitions d
-                   where d.id = job and d.limit_name is not null and d.limit_by = '{}');
-    if last is not null and gates <> '{}' then
-        perform yamlsched.promote(of_namespace, gates, 0, now);    -- one may have been offered
+    select max(p.id), array(select distinct g.name from picked q cross join unnest(q.gates) g (name)
+                            where g.name like 'limit/%')
+    into last, gates from picked p;
+    if gates <> '{}' then
+        perform yamlsched.promote(of_namespace, gates, 0, now);    -- each may have been offered
     end if;
     return last;
 end

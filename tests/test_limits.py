@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
+from psycopg.types.json import Jsonb
 
 from support.claiming import WRONGLY_BLOCKED
 from support.project import a_project
@@ -201,15 +202,19 @@ def test_a_success_in_the_transaction_of_a_handler_holds_its_number_until_its_wo
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
 
 
+@pytest.mark.parametrize("keys", [[], ["tenant"]], ids=["one limit", "a limit for each tenant"])
 @pytest.mark.parametrize("by", ["a pause", "a claim"])
 def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(
-    db: Db, worker: Worker, by: str
+    db: Db, worker: Worker, by: str, keys: list[str]
 ) -> None:
     limit(db, 1)
     jobs = [
-        a_job(db, f"job_{number}", limit_name="warehouse", schedule=None) for number in range(3)
+        a_job(db, f"job_{number}", limit_name="warehouse", limit_by=keys, schedule=None)
+        for number in range(3)
     ]
-    runs = [due(db, job, number) for number, job in enumerate(jobs)]
+    runs = [
+        due(db, job, number, payload=Jsonb({"tenant": "acme"})) for number, job in enumerate(jobs)
+    ]
     [first] = worker.claim()
     worker.finish(first)
     assert blocked(db, *runs[1:]) == [OPEN, LIMIT]
