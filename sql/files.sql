@@ -77,9 +77,7 @@ with clock as materialized (
         refused_at = null, mistakes = null, errors = null
     returning f.id
 )
-select (select max(m.version) from yamlsched.migrations m) as version,
-       (select max(m.oldest_supported) from yamlsched.migrations m) as oldest_supported,
-       (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations m) as checksums,
+select (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations m) as checksums,
        c.now, k.namespace, i.hash as in_force_hash, i.environment as in_force_environment,
        i.yamlsched_version as in_force_yamlsched, i.tzdata_version as in_force_tzdata,
        coalesce((

@@ -40,7 +40,6 @@ CAPS = {
     "metrics": 4_500,
     "scaffold": 4_500,
     "otel": 4_500,
-    "imports in functions": 0,
     "modules over 300 lines": 23,
     "modules under 40 lines": 0,
     "long lines": 64,
@@ -119,21 +118,6 @@ def part(path: Path) -> str:
     return next((room for room, folders in ROOMS.items() if names[0] in folders), "engine")
 
 
-def lazy_imports(tree: ast.Module) -> int:
-    """Return how many imports stand inside functions."""
-    functions = (
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    return len(
-        {
-            inner
-            for node in functions
-            for inner in ast.walk(node)
-            if isinstance(inner, ast.Import | ast.ImportFrom)
-        }
-    )
-
-
 def statements(source: str) -> Iterator[str]:
     """Yield the named statements of a file, and its functions, views and tables."""
     yield from re.split(
@@ -151,8 +135,6 @@ def measured() -> dict[str, int]:
         name = part(path)
         sizes[name] += len(tokens(source))
         sizes["extras"] += len(tokens(source)) if name not in ("engine", "tools") else 0
-        if name == "engine" and path.parent.name != "service":
-            sizes["imports in functions"] += lazy_imports(ast.parse(source))
         sizes["modules over 300 lines"] += lines > 300
         is_verb = path.name.startswith(("__init__", "cli")) or path.parent.name in (
             "cli",

@@ -18,8 +18,8 @@ import yamlsched.service
 from yamlsched.cli import cli
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.monitors import outbox
-from yamlsched.service import Target, WorkOptions
 from yamlsched.service.loop import FollowedFile, SyncTask
+from yamlsched.service.steps import Target, WorkOptions
 from yamlsched.service.sync import sync
 from yamlsched.service.tick import tick
 from yamlsched.service.work import work
@@ -125,8 +125,8 @@ def test_a_heartbeat_reports_a_tick_that_could_not_start(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (("--grace", "soon"), "--grace: "),
-        (("--max-time", "55"), "--max-time: "),
+        (("--grace", "soon"), "'--grace': "),
+        (("--max-time", "55"), "'--max-time': "),
         (("--max-runs", "0"), "0 is not in the range"),
     ],
 )

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
+
+from psycopg import Connection
 
 from yamlsched.act import audit
 from yamlsched.act.audit import ActionRecord
@@ -28,9 +30,6 @@ from yamlsched.timetable.slots import Slot, slots
 from yamlsched.timetable.slots import span as slot_span
 from yamlsched.timetable.times import TimeInput, bounds, short_utc
 from yamlsched.timetable.zones import zone
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 MAX_COUNTED_SLOTS = 100_000
 """Of more slots, those that calendars skip are not looked for before they are listed."""

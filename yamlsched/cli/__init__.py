@@ -27,6 +27,7 @@ from yamlsched import (
 )  # `log` is a verb: its module becomes an attribute of this package
 from yamlsched.cli._settings import Settings, Verb, VerbGroup, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
+from yamlsched.show.terminal import printable
 
 if TYPE_CHECKING:
     from yamlsched.plugins import PluginVerb
@@ -277,8 +278,6 @@ def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
     """Print an error message. It may quote a server, whose control characters must not reach the
     terminal.
     """
-    from yamlsched.show.terminal import printable
-
     text = f"yamlsched: {printable(message)}"
     event_log.message("error", "command.failed", text, error=message, exit_code=exit_code, **fields)
 

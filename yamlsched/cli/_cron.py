@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from yamlsched.cli import FINDINGS
+from yamlsched.worker.permits import CRON_UNSENT, permit_folder
 
 MAX_ERRORS, MAX_LINES = 1_000, 1_000
 """Lines that are mailed: the first errors, and the last of the others."""
@@ -38,7 +39,6 @@ PRIORITIES = {
     "debug": syslog.LOG_DEBUG,
 }
 DEATH = "run.dead"
-UNSENT = "cron-unsent"
 
 
 def run(file: Path, tick: Callable[[], int]) -> int:
@@ -57,8 +57,6 @@ def run(file: Path, tick: Callable[[], int]) -> int:
     os.close(writing)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _: os.kill(child, received))
-    from yamlsched.worker.permits import permit_folder  # while the tick works
-
     return _Reader(reading, child, permit_folder(file)).follow()
 
 
@@ -67,7 +65,7 @@ class _Reader:
 
     def __init__(self, reading: int, child: int, folder: Path) -> None:
         self._reading, self._child = reading, child
-        self._unsent = folder / UNSENT
+        self._unsent = folder / CRON_UNSENT
         self._rest = b""
         self._errors: list[bytes] = []
         self._lines: deque[bytes] = deque(maxlen=MAX_LINES)
@@ -156,7 +154,7 @@ class _Reader:
         """Return the errors that an earlier tick has left, once: another tick may look at the same
         time.
         """
-        taken = self._unsent.with_name(f"{UNSENT}-{os.getpid()}")
+        taken = self._unsent.with_name(f"{CRON_UNSENT}-{os.getpid()}")
         try:
             self._unsent.rename(taken)
         except FileNotFoundError:

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from yamlsched import log
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings
 from yamlsched.schedule.file import absolute
-from yamlsched.service import Target, WorkOptions
+from yamlsched.service.steps import Target, WorkOptions
+from yamlsched.show.terminal import printable
 
-
-def duration(
-    context: click.Context, option: click.Parameter, value: str | None
-) -> timedelta | None:
-    """Return an option as a duration. Unlike the type of that name, it imports nothing while a tick
-    is idle.
-    """
-    from yamlsched import durations
-
-    try:
-        return None if value is None else durations.parse(value)
-    except ValueError as error:
-        raise click.UsageError(f"{option.opts[0]}: {error}") from error
-
-
-TARGET_OPTIONS = [
-    click.option(
-        "--path",
-        "paths",
-        multiple=True,
-        metavar="DIR",
-        help="A folder to import handlers from; may be repeated.",
-    ),
-]
-WORK_OPTIONS = [
+work_options = _filters.combine(
     click.option(
         "--concurrency",
         type=click.IntRange(1, 1000),
@@ -55,24 +32,12 @@ WORK_OPTIONS = [
         metavar="DURATION",
         default="30s",
         show_default=True,
-        callback=duration,
+        type=_filters.duration,
         help="How long handlers may keep running after SIGTERM, such as 30s.",
     ),
-]
-
-
-def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a command that reads the file for its database."""
-    for option in reversed(TARGET_OPTIONS):
-        function = option(function)
-    return function
-
-
-def work_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a command that runs handlers."""
-    for option in reversed([*WORK_OPTIONS, *TARGET_OPTIONS]):
-        function = option(function)
-    return function
+    _filters.path_option,
+)
+"""The options of a command that runs handlers."""
 
 
 def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False) -> Target:
@@ -101,8 +66,6 @@ def show_messages(messages: Sequence[str]) -> None:
     """
     if not messages:
         return
-    from yamlsched.show.terminal import printable
-
     for message in messages:
         log.message("warning", "sync.message", printable(message), message=message)
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import psycopg
 
-from yamlsched import plugins
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from yamlsched.show.document import Document
+from yamlsched import db, plugins
+from yamlsched.ask import history
+from yamlsched.show import document, html, markdown, terminal
+from yamlsched.show.document import Document
+from yamlsched.sync.files import as_namespace
+from yamlsched.text import did_you_mean
 
 FORMATS = ("text", "markdown", "json", "html")
 """The formats of a verb that shows a document."""
@@ -42,8 +42,6 @@ class Settings:
         """Write ``words`` in the format that was passed, to stdout or stderr; JSON has ``fields``
         instead.
         """
-        from yamlsched.show import document, html, markdown, terminal
-
         renderers = {"text": document.as_text, "markdown": markdown.render, "html": html.render}
         click.echo(
             terminal.document(**fields) if self.wants_json else renderers[self.format](words),
@@ -76,8 +74,6 @@ class Settings:
             if self.namespace:
                 yield connection, self.namespace
                 return
-            from yamlsched.ask import history
-
             yield connection, history.namespace_of(connection, None, self.file)
 
     @contextmanager
@@ -89,8 +85,6 @@ class Settings:
         The embedded database is migrated first, a server only with ``migrate``. A connection
         ``for_handler`` keeps the settings of its role and database.
         """
-        from yamlsched import db
-
         with self.database() as dsn:
             with db.connect(dsn) as connection:
                 db.migrations.ensure_usable(connection, apply=migrate or self.is_embedded)
@@ -101,18 +95,12 @@ class Settings:
                     yield handler_connection
 
 
-NAMESPACE = "[a-z][a-z0-9_]{0,62}"
-"""As in the schema, which an idle tick does not read."""
-
-
 def _namespace(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Return a namespace; that of a host name is in lower case, with underscores for dots and
     dashes.
     """
-    if value is None:
-        return None
-    name = value.lower().replace(".", "_").replace("-", "_")
-    if not re.fullmatch(NAMESPACE, name):
+    name = None if value is None else as_namespace(value)
+    if value is not None and name is None:
         raise click.BadParameter(
             f"{value!r} is not a valid namespace: a letter, then up to 62 letters, digits and"
             " underscores (dots and dashes become underscores). If the host's name is too long or"
@@ -195,8 +183,6 @@ class VerbGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            from yamlsched.text import did_you_mean
-
             hint = did_you_mean(args[0], self.list_commands(ctx), f"See: {ctx.command_path} --help")
             raise click.UsageError(f'no verb "{args[0]}". {hint}', ctx) from None
 

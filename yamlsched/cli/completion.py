@@ -5,6 +5,7 @@ shell.
 from __future__ import annotations
 
 import click
+from click.shell_completion import get_completion_class
 
 from yamlsched.cli._settings import Verb
 
@@ -23,8 +24,6 @@ Completed are verbs, options and their values, and the jobs and tags of the file
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, /, shell: str) -> int:
-    from click.shell_completion import get_completion_class
-
     script = get_completion_class(shell)
     assert script is not None
     click.echo(script(ctx.find_root().command, {}, "yamlsched", "_YAMLSCHED_COMPLETE").source())

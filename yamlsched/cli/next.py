@@ -6,21 +6,32 @@ import shlex
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import OK, _filters
+from yamlsched.cli import OK, _filters, _ics
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
+from yamlsched.schedule import file, timezones
+from yamlsched.schedule.load import Loaded, load
 from yamlsched.show import terminal
-from yamlsched.timetable.times import TimeInput
+from yamlsched.text import did_you_mean, join_first
+from yamlsched.timetable import times
+from yamlsched.timetable.calendars import without_skipped
+from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.forecast import (
+    MIN_PILE_UP_JOBS,
+    Forecast,
+    ForecastSpan,
+    ScheduledJob,
+    Upcoming,
+    forecast,
+    merge,
+)
+from yamlsched.timetable.keys import offset
+from yamlsched.timetable.times import TimeInput, short_utc
 from yamlsched.timetable.words import in_words
-
-if TYPE_CHECKING:
-    from yamlsched.schedule.load import Loaded
-    from yamlsched.timetable.cron import Cron
-    from yamlsched.timetable.forecast import Forecast, ScheduledJob, Upcoming
+from yamlsched.timetable.zones import zone
 
 NAMELESS = "x"
 """The job's name in the keys of an expression without a job."""
@@ -75,11 +86,6 @@ def command(
     number: int | None,
     days: int | None,
 ) -> int:
-    from yamlsched.timetable import times
-    from yamlsched.timetable.calendars import without_skipped
-    from yamlsched.timetable.forecast import ForecastSpan, ScheduledJob, forecast, merge
-    from yamlsched.timetable.zones import zone
-
     if number and days:
         raise click.UsageError("-n and --days exclude each other: pass one of them")
     if timezone and not (expression or days):
@@ -111,8 +117,6 @@ def command(
         ]
         click.echo(terminal.document(slots=slots))
     elif settings.format == "ics":
-        from yamlsched.cli import _ics
-
         if not (upcoming := list(coming)):
             raise Refused("no slots: a calendar file has at least one event")
         namespace = settings.namespace or (loaded and loaded.namespace) or "default"
@@ -132,8 +136,6 @@ def command(
 
 
 def _parse(expression: str) -> Cron:
-    from yamlsched.timetable.cron import parse_cron
-
     try:
         return parse_cron(expression)
     except CronError as error:
@@ -143,8 +145,6 @@ def _parse(expression: str) -> Cron:
 
 
 def _known_zone(name: str) -> str:
-    from yamlsched.schedule import timezones
-
     if name not in timezones.names():
         _, reason, remedy = timezones.explain(name)
         raise Refused(f"{reason}. {remedy}")
@@ -153,12 +153,6 @@ def _known_zone(name: str) -> str:
 
 def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loaded]:
     """Return the jobs of the file that have slots, and all that the file has."""
-    from yamlsched.schedule import file
-    from yamlsched.schedule.load import load
-    from yamlsched.text import did_you_mean, join_first
-    from yamlsched.timetable.forecast import ScheduledJob
-    from yamlsched.timetable.keys import offset
-
     loaded = load(
         file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env
     )
@@ -209,8 +203,6 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
 
 
 def _table(slots: list[Upcoming], with_jobs: bool) -> str:
-    from yamlsched.timetable.times import short_utc
-
     if not slots:
         return "no slots"
     rows = [
@@ -252,10 +244,6 @@ def _calendar(forecast: Forecast) -> list[str]:
 
 
 def _fullest(forecast: Forecast) -> Iterator[str]:
-    from yamlsched.text import join_first
-    from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS
-    from yamlsched.timetable.zones import zone
-
     where, pile_ups = zone(forecast.span.timezone), forecast.pile_ups()
     fullest = forecast.fullest(min(MAX_SHOWN_MINUTES, max(MIN_SHOWN_MINUTES, pile_ups)))
     if fullest:

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK
+from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._bulk import confirm
-from yamlsched.cli._flow import configure_log, show_messages, target, target_options
+from yamlsched.cli._flow import configure_log, show_messages, target
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.service.sync import sync
 from yamlsched.show import terminal
@@ -29,8 +29,8 @@ MAX_LISTED_JOBS = 20
         " would hold back, or one for another environment, if --env or YAMLSCHED_ENV names it."
     ),
 )
-@target_options
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_filters.path_option
+@_filters.yes_option
 @click.pass_obj
 def command(settings: Settings, /, yes: bool, **options: Any) -> int:
     configure_log(settings)

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._flow import configure_log, duration, limits, show_messages, target, work_options
+from yamlsched.cli import FINDINGS, OK, _cron, _filters
+from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.service.tick import tick
 
@@ -32,7 +32,7 @@ CLAIM_TIME = "55s"
     metavar="DURATION",
     default=CLAIM_TIME,
     show_default=True,
-    callback=duration,
+    type=_filters.duration,
     help="Claim runs for this long.",
 )
 @click.option(
@@ -53,6 +53,4 @@ def command(settings: Settings, /, migrate: bool, cron: bool, **options: Any) ->
 
     if not cron:
         return run()
-    from yamlsched.cli import _cron
-
     return _cron.run(settings.file, run)

@@ -6,9 +6,12 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._flow import configure_log, duration, limits, show_messages, target, work_options
+from yamlsched.cli import FINDINGS, OK, _filters
+from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.service.loop import loop
+from yamlsched.service.work import work
+from yamlsched.worker import companions
 
 
 @click.command(
@@ -26,18 +29,13 @@ from yamlsched.cli._settings import Settings, Verb
 @click.option(
     "--max-time",
     metavar="DURATION",
-    callback=duration,
+    type=_filters.duration,
     help="Claim runs for this long, such as 1h.",
 )
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any) -> int:
-    if is_loop:
-        from yamlsched.service.loop import loop as flow
-    else:
-        from yamlsched.service.work import work as flow
-    from yamlsched.worker import companions
-
+    flow = loop if is_loop else work
     if migrate and not is_loop:
         raise click.UsageError(
             '--migrate requires --loop; before a single "work", run "yamlsched migrate"'

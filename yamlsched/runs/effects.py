@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
+from psycopg import Connection
 
 from yamlsched.db.query import load
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from yamlsched import __version__, plugins
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.plugins import FileFinding
 from yamlsched.schedule import commands, handlers, paths
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import apply_suppressions, is_suppressed
@@ -25,9 +25,6 @@ from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.schema import FILE, SCHEMA
 from yamlsched.schedule.source import ERROR, WARNING, Diagnostic
 from yamlsched.text import quoted
-
-if TYPE_CHECKING:
-    from yamlsched.plugins import FileFinding
 
 MAX_FINDING_CHARS = 1_000
 """Of the message of a plugin's finding, and of its remedy."""

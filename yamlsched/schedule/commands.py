@@ -6,15 +6,12 @@ import os
 from functools import cache
 from os.path import exists, isdir, isfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.load import Calls, Loaded
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.text import quoted, truncate
-
-if TYPE_CHECKING:
-    from yamlsched.schedule.load import Calls, Loaded
-
 
 MAX_FIRST_LINE_BYTES = 256
 MAX_SHOWN_CHARS = 200

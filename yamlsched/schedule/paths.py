@@ -8,14 +8,11 @@ import sys
 from collections.abc import Iterable
 from os.path import isdir  # unlike Path.is_dir, this does not raise if a directory cannot be read
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.text import quoted
-
-if TYPE_CHECKING:
-    from yamlsched.schedule.load import Loaded
 
 
 def search_path(

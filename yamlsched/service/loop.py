@@ -10,13 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
+import tzdata  # type: ignore[import-untyped]
+from psycopg import Connection
 
 from yamlsched import db, log, plugins
+from yamlsched.db import query
 from yamlsched.errors import EnvironmentFailed, YamlschedError
-from yamlsched.service import (
+from yamlsched.plugins import WorkerTask
+from yamlsched.runs.claiming import ClaimScope
+from yamlsched.schedule.job import Job
+from yamlsched.service.steps import (
     OnMessages,
     Target,
     WorkOptions,
@@ -28,18 +34,13 @@ from yamlsched.service import (
     poll_database,
     sync_if_needed,
 )
+from yamlsched.service.workers import claimable, create_worker, run_worker
 from yamlsched.sync.files import ScheduleFile, SyncResult
+from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
 from yamlsched.worker import clock, companions
 from yamlsched.worker.executor import wait
 from yamlsched.worker.sessions import run_in_helper
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.plugins import WorkerTask
-    from yamlsched.runs.claiming import ClaimScope
-    from yamlsched.schedule.job import Job
-    from yamlsched.worker.worker import Worker
+from yamlsched.worker.worker import Worker
 
 SYNC_INTERVAL_SECONDS = 60
 SYNC_TIMEOUT_SECONDS = 300.0
@@ -65,8 +66,6 @@ def loop(
         if not synced.may_claim:
             result.has_findings = True
             return result
-        from yamlsched.service.workers import claimable, create_worker, run_worker
-
         namespace = str(synced.namespace)
         jobs, scope = claimable(connection, schedule, synced)
         jobs = dict(jobs)  # all of them: syncs compare them with those of the file
@@ -167,7 +166,6 @@ class SyncTask:
             if worker.has_moved():
                 hangup.clear()  # this sync reads it
             worker.read_path = os.path.realpath(self.target.file)
-            _import_sync()
             try:
                 async with asyncio.timeout(SYNC_TIMEOUT_SECONDS):
                     update = await run_in_helper(self._sync)
@@ -294,8 +292,6 @@ class SyncTask:
         is_same = not is_edited and code == (self.file.file, self.file.folders)
         if is_same and result.jobs is None:
             result.jobs = dict(self.file.jobs)
-        from yamlsched.service.workers import claimable
-
         jobs, scope = claimable(connection, schedule, result)
         if is_same and jobs.keys() == self.file.claimable:
             return None, scope
@@ -309,26 +305,12 @@ class SyncTask:
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim:
             self._account_for_due_slots(connection, result)
-        from yamlsched.db import query
-
         return SyncUpdate(query.now(connection), result.messages, True, self.may_claim)
 
     def _account_for_due_slots(self, connection: Connection[Any], result: SyncResult) -> None:
-        import tzdata  # type: ignore[import-untyped]
-
-        from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
-
         account_for_due_slots(
             connection, result, tzdata.IANA_VERSION, None, time.monotonic() + MAX_SYNC_SECONDS
         )
-
-
-def _import_sync() -> None:
-    """Import what syncs, in the worker and not in each helper process; a worker starts
-    without it.
-    """
-    import yamlsched.sync.apply
-    import yamlsched.sync.flow  # noqa: F401
 
 
 def _until_next_minute(now: datetime) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from yamlsched import db
 from yamlsched.ask.runs import namespaces
-from yamlsched.service import Target, file_targets, restore_targets
+from yamlsched.service.steps import Target, file_targets, restore_targets
 from yamlsched.sync import flow
 from yamlsched.sync.files import SyncResult, Verdict
 from yamlsched.text import join_first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from yamlsched import db, plugins
-from yamlsched.service import (
+from yamlsched.service.steps import (
     OnMessages,
     Target,
     WorkOptions,
@@ -14,6 +14,7 @@ from yamlsched.service import (
     poll_database,
     sync_if_needed,
 )
+from yamlsched.service.workers import claimable, create_worker, run_worker
 
 
 def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkResult:
@@ -55,8 +56,6 @@ def _tick(
             namespace = result.namespace = str(synced.namespace)
             is_idle = not snapshot.has_claimable_runs and synced.due is None
             if not is_idle:
-                from yamlsched.service.workers import claimable, create_worker, run_worker
-
                 jobs, scope = claimable(connection, schedule, synced)
                 if jobs:
                     run_worker(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from yamlsched import db
 from yamlsched.errors import Refused
-from yamlsched.service import (
+from yamlsched.plugins import WorkerTask
+from yamlsched.service.steps import (
     OnMessages,
     Target,
     WorkOptions,
@@ -15,10 +14,9 @@ from yamlsched.service import (
     notify,
     poll_database,
 )
+from yamlsched.service.workers import claimable, create_worker, run_worker
+from yamlsched.sync.apply import inspect_file
 from yamlsched.sync.files import current
-
-if TYPE_CHECKING:
-    from yamlsched.plugins import WorkerTask
 
 
 def work(
@@ -34,8 +32,6 @@ def work(
         snapshot = poll_database(connection, schedule, target.may_migrate)
         state = current(snapshot, schedule)
         if state is None:
-            from yamlsched.sync.apply import inspect_file
-
             state = inspect_file(connection, schedule, snapshot)
         on_messages(result.add(state))
         if state.namespace is None:
@@ -45,8 +41,6 @@ def work(
             )
         if not state.may_claim:
             return result
-        from yamlsched.service.workers import claimable, create_worker, run_worker
-
         jobs, scope = claimable(connection, schedule, state)
         worker = create_worker(connection, dsn, state.namespace, jobs, scope, schedule, options)
         run_worker(worker, target, result, *tasks)

@@ -6,7 +6,9 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from psycopg import Connection
 
 from yamlsched import log, plugins
 from yamlsched.db import migrations, query
@@ -18,8 +20,9 @@ from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
-from yamlsched.service import Target, WorkOptions, WorkResult
+from yamlsched.service.steps import Target, WorkOptions, WorkResult
 from yamlsched.sync import revision
+from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import names_for_log
 from yamlsched.worker import forking
@@ -28,9 +31,6 @@ from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import ProcessPool
 from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
 from yamlsched.worker.worker import Worker
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 DEFAULT_ASYNC_CONCURRENCY = 200
 
@@ -70,26 +70,13 @@ def create_worker(
 def claimable(
     connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult
 ) -> tuple[Mapping[str, Job], ClaimScope]:
-    """Return the jobs whose runs this host may claim, and their scope.
-
-    For a file that this version has applied, what checks files is not imported.
-    """
+    """Return the jobs whose runs this host may claim, and their scope."""
     if few := migrations.few_connections(connection):
         raise EnvironmentFailed(
             f"{few}: raise it with alter role or alter database ... connection limit"
         )
     namespace = str(synced.namespace)
-    if synced.is_validated and synced.jobs is None:
-        from yamlsched.schedule.load import load
-
-        jobs = load(
-            schedule.data, schedule.path, schedule.environment or None, is_validated=True
-        ).jobs
-        synced.jobs = jobs
-    else:
-        from yamlsched.sync.apply import claimable_jobs
-
-        jobs = claimable_jobs(connection, schedule, synced)
+    jobs = claimable_jobs(connection, schedule, synced)
     jobs = startable(connection, schedule, namespace, jobs)
     return jobs, claiming.scope(
         connection, namespace, jobs, revision.of_code(str(schedule.real_file), os.environ)

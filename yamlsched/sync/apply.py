@@ -8,9 +8,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
+from psycopg import Connection
 
 from yamlsched import log
 from yamlsched.db.connection import reason
@@ -33,9 +34,6 @@ from yamlsched.sync.files import (
 )
 from yamlsched.sync.revision import Revision
 from yamlsched.text import names_for_log
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 LOCK_TIMEOUT_SECONDS = 5.0
 """How long a tick waits for a lock that applying a file needs; then the next tick tries again."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from psycopg import Connection
 from psycopg.rows import dict_row
@@ -24,17 +24,12 @@ from yamlsched.schedule import field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Limit, Output, from_row, to_row
 from yamlsched.schedule.load import Loaded
 from yamlsched.sync import definitions, due, slot_plan
-from yamlsched.sync.definitions import Definition
+from yamlsched.sync.definitions import Definition, Difference
 from yamlsched.sync.due import CHANGES, Changes
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.revision import Revision
 from yamlsched.sync.slot_plan import CursorMove, NewRun, SlotPlan
 from yamlsched.timetable import keys
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.sync.definitions import Difference
 
 
 def edited_definitions(connection: Connection[Any], ids: Sequence[int]) -> list[dict[str, Any]]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from psycopg import Connection
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from yamlsched.db.query import fetch_column, load
 from yamlsched.runs.lifecycle import LOST_WORKER
+from yamlsched.schedule.job import NotifyTarget
 from yamlsched.sync import files
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.schedule.job import NotifyTarget
 
 RESTORE_LOCK_TIMEOUT_SECONDS = 1.0
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from psycopg import Connection, Cursor
 
 from yamlsched import log
 from yamlsched.db import blocking
@@ -24,10 +25,6 @@ from yamlsched.runs import follow
 from yamlsched.sync import definitions, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun, SlotPlan
-
-if TYPE_CHECKING:
-    from psycopg import Connection, Cursor
-
 
 CHUNK_ROWS = 5000
 """Rows of one insert: accounting for a year of a minutely job must not build one message of half a

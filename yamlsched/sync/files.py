@@ -1,8 +1,8 @@
 """The file that a host presents, the poll that records it, and the result of a sync. See
 ``sql/files.sql``.
 
-This is all that an idle tick needs, so nothing here imports what reads schedules.yaml or cron, and
-rows are named tuples: an idle tick would notice the time that it takes to create a dataclass.
+The tick that finds nothing imports this, so nothing here imports what reads schedules.yaml or cron,
+and rows are named tuples: that tick would notice the time that it takes to create a dataclass.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ class Snapshot(NamedTuple):
     it now.
     """
 
-    version: int  # of the tables
-    oldest_supported: int
     checksums: dict[str, str]  # of the files of the migrations, by version
     now: datetime
     namespace: str | None
@@ -280,6 +278,16 @@ class Verdict(StrEnum):
 
 REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
 """Nothing is scheduled or run on a host with such a file."""
+
+
+def as_namespace(name: str) -> str | None:
+    """Return ``name``, such as that of a host, as a namespace; None if that is not possible.
+
+    >>> as_namespace("Web-1.example.com"), as_namespace("1st")
+    ('web_1_example_com', None)
+    """
+    namespace = name.lower().replace(".", "_").replace("-", "_")
+    return namespace if re.fullmatch("[a-z][a-z0-9_]{0,62}", namespace) else None
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
+from psycopg import Connection
 
 from yamlsched.db.connection import reason
 from yamlsched.errors import Refused
 from yamlsched.sync import due, files, in_force
 from yamlsched.sync.apply import FileSync
 from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, current, is_older, poll
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 MAX_SYNC_SECONDS = 25.0
 """After this a sync leaves due slots to the next tick."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 from yamlsched import durations
-
-if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
 
 MIN_YEAR, MAX_YEAR = 1900, 9900
 """Outside of these years another zone, or a search for the next slot, could leave the range of

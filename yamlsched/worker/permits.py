@@ -16,6 +16,9 @@ from typing import Protocol
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule import file as schedule_file
 
+CRON_UNSENT = "cron-unsent"
+"""The file, beside the locks, of errors that a later ``tick --cron`` prints."""
+
 
 class Permits(Protocol):
     """How many attempts may be in hand; see ConcurrencyPermits."""

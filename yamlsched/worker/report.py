@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from yamlsched import log
+from yamlsched.runs.claiming import ReclaimResult
 from yamlsched.runs.lifecycle import (
     LOST_WORKER,
     AttemptEnd,
@@ -18,10 +19,7 @@ from yamlsched.runs.lifecycle import (
     error_text,
     one_line,
 )
-
-if TYPE_CHECKING:
-    from yamlsched.runs.claiming import ReclaimResult
-    from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.attempt import Attempt
 
 
 class RunListener(Protocol):

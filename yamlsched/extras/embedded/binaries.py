@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from yamlsched.errors import EnvironmentFailed, NoDatabase
@@ -49,8 +53,6 @@ def available(by_name: bool) -> bool:
 
 
 def _candidates(by_name: bool) -> list[Path]:
-    from importlib.util import find_spec
-
     folders = []
     for wheel in WHEELS:
         if spec := find_spec(wheel):
@@ -59,8 +61,6 @@ def _candidates(by_name: bool) -> list[Path]:
                 for location in spec.submodule_search_locations or []
             ]
     if by_name:
-        import shutil
-
         if on_path := shutil.which("postgres"):
             folders.append(Path(os.path.realpath(on_path)).parent)
         versions = [
@@ -76,8 +76,6 @@ def _has_server(folder: Path) -> bool:
 
 def version(binaries: Path) -> str:
     """Return the version of the server in ``binaries``, such as ``18.6``."""
-    import subprocess
-
     answer = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True)
     if match := re.search(r"[0-9]+(\.[0-9]+)?", answer.stdout):
         return match[0]
@@ -110,9 +108,6 @@ def within_reach(binaries: Path, account: Account | None) -> Path:
 
 
 def _copy(site: Path, where: Path, copy: Path) -> None:
-    import shutil
-    import tempfile
-
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=copy.parent))
     new.chmod(0o755)
     useless = shutil.ignore_patterns("*.a", "pgxs", "pkgconfig", "doc")

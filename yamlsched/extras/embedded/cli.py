@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import click
 
+from yamlsched.act import runs
+from yamlsched.ask import history
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb, VerbGroup
 from yamlsched.errors import Refused
+from yamlsched.extras import embedded
+from yamlsched.extras.embedded import dump
+from yamlsched.runs import effects
 from yamlsched.show import terminal
 
 IDENTITY_HELP = """Print the identity of the database, a UUID.
@@ -40,8 +46,6 @@ def command() -> None:
 )
 @click.pass_obj
 def start(settings: Settings) -> int:
-    from yamlsched.extras import embedded
-
     embedded.start_and_keep(settings.file, _by_name(settings))
     now = embedded.status(settings.file)
     click.echo(f"running, pid {now.pid}, until `yamlsched db stop`")
@@ -52,8 +56,6 @@ def start(settings: Settings) -> int:
 @click.option("--force", is_flag=True, help="Stop it even if it is in use.")
 @click.pass_obj
 def stop(settings: Settings, force: bool) -> int:
-    from yamlsched.extras import embedded
-
     _by_name(settings)
     click.echo("stopped" if embedded.stop(settings.file, force) else "not running")
     return 0
@@ -64,8 +66,6 @@ def stop(settings: Settings, force: bool) -> int:
 )
 @click.pass_obj
 def status(settings: Settings) -> int:
-    from yamlsched.extras import embedded
-
     _by_name(settings)
     now = embedded.status(settings.file)
     if settings.wants_json:
@@ -106,8 +106,6 @@ def status(settings: Settings) -> int:
 @command.command(cls=Verb, formats=("text",), help="Print the DSN, for other programs.")
 @click.pass_obj
 def dsn(settings: Settings) -> int:
-    from yamlsched.extras import embedded
-
     _by_name(settings)
     now = embedded.status(settings.file)
     if not now.dsn:
@@ -134,11 +132,6 @@ def dsn(settings: Settings) -> int:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
-    import subprocess
-
-    from yamlsched.extras import embedded
-    from yamlsched.extras.embedded import dump
-
     by_name = _by_name(settings)
     program = dump.client(embedded.find_binaries(by_name), "psql")
     with embedded.running(settings.file, by_name) as dsn:
@@ -165,9 +158,6 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
 )
 @click.pass_obj
 def dump_verb(settings: Settings, output: Path | None) -> int:
-    from yamlsched.extras import embedded
-    from yamlsched.extras.embedded import dump
-
     by_name = _by_name(settings)
     binaries = embedded.find_binaries(by_name)
     with embedded.running(settings.file, by_name) as dsn:
@@ -187,9 +177,6 @@ def dump_verb(settings: Settings, output: Path | None) -> int:
 @click.option("--clean", "--yes", is_flag=True, help="Replace existing data, all or nothing.")
 @click.pass_obj
 def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
-    from yamlsched.extras import embedded
-    from yamlsched.extras.embedded import dump
-
     by_name = _by_name(settings)
     with embedded.running(settings.file, by_name) as dsn:
         dump.restore(dsn, embedded.find_binaries(by_name), dump_file, clean)
@@ -203,10 +190,6 @@ def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
 @_filters.by_option
 @click.pass_obj
 def identity(settings: Settings, is_new: bool, by: str | None) -> int:
-    from yamlsched.act import runs
-    from yamlsched.ask import history
-    from yamlsched.runs import effects
-
     with settings.connect() as connection:
         if is_new:
             namespace = history.namespace_of(connection, settings.namespace, settings.file)

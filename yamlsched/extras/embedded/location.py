@@ -17,9 +17,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import pwd
 import stat
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,8 +49,6 @@ class Account:
 
     def can(self, command: str, path: Path) -> bool:
         """Try it instead of reading the mode bits: access lists and mount options matter too."""
-        import subprocess
-
         words = ["/bin/sh", "-c", f'{command} "$1"', "sh", os.fspath(path)]
         try:
             return (
@@ -337,6 +337,4 @@ def _name_of(uid: int) -> str:
 
 
 def _short_hash(path: Path) -> str:
-    import hashlib
-
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,4 @@ def _pids() -> Iterator[int]:
 
 
 def _ps(*words: str) -> str:
-    import subprocess
-
     return subprocess.run(["ps", *words], capture_output=True, text=True).stdout

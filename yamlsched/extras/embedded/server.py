@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
+import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,10 +125,6 @@ def ensure(location: Location, folder: Path) -> None:
 
 def _create(location: Location, folder: Path) -> None:
     """Run initdb in a temporary folder, which gets its final name when it is complete."""
-    import secrets
-    import shutil
-    import subprocess
-
     require_name(location.account)
     number = binaries.version(folder)
     what = f"first use: creating a private PostgreSQL {number} in {location.home}"
@@ -170,8 +169,6 @@ def _create(location: Location, folder: Path) -> None:
 
 def _start(location: Location, folder: Path) -> int:
     """Start the server and return the previous length of its log."""
-    import subprocess
-
     _check_version(location, folder)
     forget_reused_pid(location)
     words: list[StrPath] = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,8 +134,6 @@ def stop(schedules_file: Path, force: bool = False) -> bool:
 
 def discard(schedules_file: Path) -> bool:
     """Delete the database with all its data. Return False, and delete nothing, if it is in use."""
-    import shutil
-
     folder = data_folder(schedules_file)
     if not folder.exists():
         return True

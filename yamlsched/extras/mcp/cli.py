@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from yamlsched.cli import OK
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.mcp.tools import ACTIONS, all_tools
 from yamlsched.schedule.file import absolute
 
 HELP = """Serve the reading verbs as tools for an assistant, by the Model Context Protocol on stdin
@@ -26,8 +27,6 @@ def read_actions(text: str) -> dict[str, list[str]]:
     """Return the actions of ``retry,enqueue:JOB``, with the jobs that may be enqueued. Raises
     UsageError.
     """
-    from yamlsched.extras.mcp.tools import ACTIONS
-
     actions: dict[str, list[str]] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         action, _, job = word.partition(":")
@@ -54,9 +53,9 @@ def command(settings: Settings, /, actions: str, payloads: bool) -> int:
         raise EnvironmentFailed(
             "yamlsched mcp needs mcp: install the extra with: pip install 'yamlsched[mcp]'"
         )
-    from yamlsched.extras.mcp import server, tools
+    from yamlsched.extras.mcp import server  # its library is optional
 
-    allowed = tools.all_tools(read_actions(actions))
+    allowed = all_tools(read_actions(actions))
     if not (actions_dsn := os.environ.get("YAMLSCHED_ACTIONS_DSN", "")) and actions:
         raise click.UsageError("--actions needs a DSN of its own: set YAMLSCHED_ACTIONS_DSN")
     with settings.database() as dsn:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.extras.metrics import metrics
 
 HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all
 hosts.
@@ -23,8 +24,6 @@ For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporte
 )
 @click.pass_obj
 def command(settings: Settings, /, textfile: Path | None) -> int:
-    from yamlsched.extras.metrics import metrics
-
     with settings.connect_in() as (connection, namespace):
         content = metrics.text(connection, namespace)
     if textfile:

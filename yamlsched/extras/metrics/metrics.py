@@ -5,6 +5,7 @@ all.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -372,8 +373,6 @@ def write(path: Path, content: str) -> None:
 
     Raises EnvironmentFailed if the file cannot be written.
     """
-    import tempfile
-
     try:
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}.", delete=False

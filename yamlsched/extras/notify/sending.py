@@ -183,7 +183,7 @@ def send_one(message: Message, deadline: float) -> str:
     """Send ``message`` to the address in its variable. Return "", or an error without any part of
     the address.
     """
-    import apprise
+    import apprise  # an optional library, and only the helper process needs it
 
     logging.lastResort = None  # so that nothing is printed
     logging.getLogger().handlers.clear()

@@ -9,7 +9,10 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.extras.preview import base as edit
 from yamlsched.extras.preview import cli_shared
+from yamlsched.schedule.checks import check_by_plugins
+from yamlsched.schedule.formats import as_text
 from yamlsched.timetable.times import TimeInput
 
 
@@ -46,10 +49,6 @@ def command(
     at: TimeInput | None,
     is_exit_code: bool,
 ) -> int:
-    from yamlsched.extras.preview import base as edit
-    from yamlsched.schedule.checks import check_by_plugins
-    from yamlsched.schedule.formats import as_text
-
     file, environment = head or settings.file, settings.env or None
     edited = edit.read(file, environment)
     if errors := edited.diagnostics if edited.has_errors else check_by_plugins(edited):

@@ -7,10 +7,14 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._flow import target, target_options
+from yamlsched.cli import FINDINGS, OK, _filters
+from yamlsched.cli._flow import target
 from yamlsched.cli._settings import FORMATS, Settings, Verb
-from yamlsched.extras.preview import cli_shared
+from yamlsched.extras.preview import cli_shared, plan
+from yamlsched.schedule import checks
+from yamlsched.schedule.formats import as_text
+from yamlsched.schedule.load import load
+from yamlsched.sync.files import REFUSED
 
 
 @click.command(
@@ -27,15 +31,9 @@ from yamlsched.extras.preview import cli_shared
 @click.option(
     "--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change."
 )
-@target_options
+@_filters.path_option
 @click.pass_obj
 def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
-    from yamlsched.extras.preview import plan
-    from yamlsched.schedule import checks
-    from yamlsched.schedule.formats import as_text
-    from yamlsched.schedule.load import load
-    from yamlsched.sync.files import REFUSED
-
     schedule = target(settings, options).read_file()
     loaded = load(schedule.data, str(settings.file), settings.env or None)
     loaded = replace(loaded, namespace=settings.namespace or loaded.namespace)

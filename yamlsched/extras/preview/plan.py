@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
+from psycopg import Connection
 from psycopg.rows import dict_row
 
 from yamlsched.db.query import fetch_column, load
@@ -19,17 +20,13 @@ from yamlsched.extras.preview import model, notes, slot_changes
 from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
+from yamlsched.schedule.load import Loaded
 from yamlsched.sync import converge, definitions, due, files, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.in_force import decide
 from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable.times import rfc3339
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.schedule.load import Loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.shared import runner
 from yamlsched.extras.shared.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.extras.shared.loop import Stall
 from yamlsched.worker import clock
@@ -86,10 +87,6 @@ class SharedChild(ChildProcess):
     """
 
     def __init__(self, environment: Environment, capacity: int) -> None:
-        from yamlsched.extras.shared import (
-            runner,
-        )  # before the fork: its children share what was imported
-
         self.board = board = Board(capacity)
 
         def run(parent: int, commands: int, results: int, output: int) -> None:

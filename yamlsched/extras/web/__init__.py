@@ -17,9 +17,11 @@ Importing this package is cheap. It needs the extra `web`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.web.options import WebOptions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -40,16 +42,13 @@ def app(
     combined, EnvironmentFailed if the extra ``web`` is not installed.
     """
     require_extra()
-    from yamlsched.extras.web.application import build
-    from yamlsched.extras.web.options import WebOptions
+    from yamlsched.extras.web.application import build  # its libraries are optional
 
     return build(WebOptions(dsn=dsn, hosts=tuple(hosts), auth=auth, **options))
 
 
 def require_extra() -> None:
     """Raise EnvironmentFailed if a package of the extra ``web`` is not installed."""
-    from importlib.util import find_spec
-
     missing = [
         name
         for name in ("jinja2", "psycopg_pool", "starlette", "uvicorn")

@@ -9,7 +9,11 @@ from typing import Any
 
 import click
 
+from yamlsched import log
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.web import require_extra
+from yamlsched.extras.web.options import WebOptions, check_bind, parse_listen, parse_users
 
 HELP = """Serve the web page: the health of the jobs, what happened to each slot and why, and what
 is coming.
@@ -92,12 +96,8 @@ nothing.
 )
 @click.pass_obj
 def command(settings: Settings, /, listen: str, users_file: Path | None, **flags: Any) -> int:
-    from yamlsched.extras import web
-
-    web.require_extra()
-    from yamlsched import log
-    from yamlsched.extras.web import application, serve
-    from yamlsched.extras.web.options import WebOptions, check_bind, parse_listen
+    require_extra()
+    from yamlsched.extras.web import application, serve  # their libraries are optional
 
     log.configure(settings.verbosity, settings.log_format == "json")
     with settings.database() as dsn:
@@ -124,16 +124,11 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **flags
 
 
 def _announce(base_path: str, address: str) -> None:
-    from yamlsched import log
-
     where = f"{address}{base_path}/"
     log.message("info", "web.started", f"yamlsched web: {where}", address=where)
 
 
 def _users(file: Path | None) -> dict[str, str]:
-    from yamlsched.errors import EnvironmentFailed
-    from yamlsched.extras.web.options import parse_users
-
     if file is None:
         text = os.environ.get("YAMLSCHED_WEB_USERS", "")
         return parse_users(text, "YAMLSCHED_WEB_USERS") if text else {}

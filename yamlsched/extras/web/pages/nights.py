@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from psycopg import Connection
 
 from yamlsched import durations
 from yamlsched.ask import failures
@@ -19,10 +21,6 @@ from yamlsched.extras.web.visit import Page, Visit, finder
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.timetable.times import bounds
 from yamlsched.timetable.zones import zone_or_utc
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
 
 STRIP_DAYS = 14
 

@@ -1,0 +1,244 @@
+"""The tick that finds nothing: what it does is what the command line does, in each state."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+import yamlsched
+from support.database import temporary_database
+from yamlsched.extras import monitors
+from yamlsched.service import idle
+
+SCHEDULE = """\
+version: 1
+jobs:
+  yearly: {cron: "0 0 1 1 *", handler: gc.collect}
+  asked: {handler: gc.collect}
+"""
+SHORT = (
+    "import atexit, sys; from yamlsched.__main__ import main; "
+    "atexit.register(lambda: open('imported', 'w').write(str('yamlsched.cli' in sys.modules)));"
+    " main()"
+)
+LONG = "from yamlsched.cli import main; main()"
+ENDS = re.compile(
+    r"[0-9-]{10}T[0-9:]{8}Z|(?<=took=)\S+|/\S*schedules.yaml|test_[0-9a-f]{12}|[0-9.]+ ?m?s\b|"
+    r"(?<=worker=)\S+|/tmp/\S+"
+)
+"""What differs between two ticks of the same state."""
+TABLES = """
+select (select array_agg((f.hash, f.environment, f.applied_at is not null, f.mistakes)::text
+        order by f.hash, f.environment) from yamlsched.schedule_files f),
+       (select array_agg((r.job_type, r.status)::text order by r.job_type, r.status)
+        from yamlsched.job_runs r),
+       (select count(*) from yamlsched.skipped_slots),
+       (select array_agg((d.job_type, d.next_slot_at, d.retired_at is null)::text
+        order by d.job_type) from yamlsched.job_definitions d)
+"""
+
+
+@dataclass(frozen=True)
+class State:
+    """A state in which a tick starts: ``sql`` and ``edit`` are applied after a first tick."""
+
+    is_idle: bool = False
+    sql: str = ""
+    edit: Callable[[Path], object] = lambda file: None
+    words: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def _remove(file: Path) -> None:
+    file.unlink()
+
+
+ENQUEUE = "select yamlsched.enqueue('asked')"
+DUE = "update yamlsched.job_definitions set next_slot_at = '2026-01-01' where job_type = 'yearly'"
+FILES = "update yamlsched.schedule_files"
+STATES = {
+    "nothing due": State(is_idle=True),
+    "plain options": State(
+        is_idle=True,
+        words=("-q", "--grace", "30s", "--max-time=50s", "--max-runs", "4", "--path", "lib"),
+    ),
+    "quiet": State(is_idle=True, words=("-q",)),
+    "verbose": State(is_idle=True, words=("-v",)),
+    "cron": State(is_idle=True, words=("--cron",)),
+    "json log": State(is_idle=True, words=("--log-format", "json")),
+    "the file by an option": State(is_idle=True, words=("--file=schedules.yaml",)),
+    "an option for more than a tick": State(words=("--migrate",)),
+    "an invalid option": State(words=("--grace", "soon")),
+    "a host name as the namespace": State(words=("--namespace", "Web-1")),
+    "an invalid namespace": State(words=("--namespace", "1st")),
+    "an option without a value": State(words=("--env",)),
+    "a flag with a value": State(words=("--cron=yes",)),
+    "an unknown option": State(words=("--quick",)),
+    "an argument": State(words=("now",)),
+    "another format": State(words=("--format", "json")),
+    "help": State(words=("--help",)),
+    "a wrong variable": State(environment={"YAMLSCHED_LOG_FORMAT": "xml"}),
+    "a due slot": State(sql=DUE),
+    "a due run": State(sql=ENQUEUE),
+    "a run of later": State(
+        is_idle=True, sql="select yamlsched.enqueue('asked', run_at => now() + interval '1 day')"
+    ),
+    "a paused job with a due run": State(
+        sql=f"{ENQUEUE}; update yamlsched.job_definitions set paused_at = now(), paused_by = 'x'",
+    ),
+    "a changed file": State(edit=lambda file: file.write_text(f"{SCHEDULE}# edited\n")),
+    "a file with errors": State(edit=lambda file: file.write_text("version: 1\njobs: 3\n")),
+    "a missing file": State(edit=_remove),
+    "another environment": State(words=("--env", "test")),
+    "another namespace": State(words=("--namespace", "other")),
+    "an invalid DSN": State(words=("--dsn", "host=")),
+    "no server": State(words=("--dsn", "host=/nowhere port=1")),
+    "housekeeping is due": State(sql=f"{FILES} set housekept_at = now() - interval '1 day'"),
+    "applied by an older yamlsched": State(sql=f"{FILES} set yamlsched_version = '0.0.1'"),
+    "applied with other time zone data": State(sql=f"{FILES} set tzdata_version = '2020a'"),
+    "a changed migration": State(sql="update yamlsched.migrations set checksum = 'x'"),
+    "newer tables": State(
+        sql="insert into yamlsched.migrations (version, name, checksum, oldest_supported)"
+        " values (9999, 'x', 'x', 9999)"
+    ),
+    "no tables": State(sql="drop schema yamlsched cascade"),
+}
+
+
+def _environment(folder: Path, dsn: str) -> dict[str, str]:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_VERSION"}
+    return {**variables, "YAMLSCHED_DSN": dsn, "TMPDIR": str(folder), "PWD": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, str]]:
+    """A folder, and the name of a database where its file is applied, and nothing is due."""
+    folder = tmp_path_factory.mktemp("idle")
+    (folder / "schedules.yaml").write_text(SCHEDULE)
+    with temporary_database(server, template) as dsn:
+        for _ in range(2):  # the first one applies the file, the second one does the housekeeping
+            command = [sys.executable, "-m", "yamlsched", "tick", "-q"]
+            subprocess.run(command, cwd=folder, env=_environment(folder, dsn), check=True)
+        yield folder, str(conninfo_to_dict(dsn)["dbname"])
+
+
+def _tick(program: str, state: State, dsn: str, folder: Path) -> tuple[int, str, str, Any]:
+    """Bring a copy of the prepared database to the state, and return what a tick there does."""
+    file = folder / "schedules.yaml"
+    file.write_text(SCHEDULE)
+    state.edit(file)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        if state.sql:
+            connection.execute(state.sql.encode())
+        done = subprocess.run(
+            [sys.executable, "-c", program, "tick", *state.words],
+            cwd=folder,
+            env={**_environment(folder, dsn), **state.environment},
+            capture_output=True,
+            text=True,
+        )
+        try:
+            rows: Any = connection.execute(TABLES.encode()).fetchone()
+        except psycopg.errors.UndefinedTable:
+            rows = "no tables"
+    return done.returncode, ENDS.sub("_", done.stdout), ENDS.sub("_", done.stderr), rows
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("name", STATES)
+def test_a_tick_does_what_the_command_line_does_and_is_idle_only_if_there_is_nothing_to_do(
+    server: str, prepared: tuple[Path, str], name: str
+) -> None:
+    state, (folder, template) = STATES[name], prepared
+    results = []
+    for program in (LONG, SHORT):
+        with temporary_database(server, template) as dsn:
+            results.append(_tick(program, state, dsn, folder))
+
+    assert results[0] == results[1]
+    assert (folder / "imported").read_text() == str(not state.is_idle)
+
+
+@pytest.fixture
+def place(
+    server: str, prepared: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[psycopg.Connection[Any]]:
+    """A database in which a tick of this process finds nothing."""
+    folder, template = prepared
+    monkeypatch.chdir(folder)
+    (folder / "schedules.yaml").write_text(SCHEDULE)
+    with temporary_database(server, template) as dsn:
+        for name, value in _environment(folder, dsn).items():
+            monkeypatch.setenv(name, value)
+        with psycopg.connect(dsn) as connection:
+            yield connection
+
+
+def test_what_an_idle_tick_may_have_to_tell_others_is_left_to_the_command_line(
+    place: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert idle.finds_nothing(["tick"])
+
+    # it is not idle if a monitoring service, a plugin, or cron's next mail has to be told
+    with monkeypatch.context() as context:
+        context.setenv("YAMLSCHED_HEARTBEAT_URL_NIGHTLY", "http://localhost:1/")
+        assert not idle.finds_nothing(["tick"])
+    assert idle.MONITORS == monitors.VARIABLES
+    with monkeypatch.context() as context:
+        context.setattr(idle, "may_have_plugins", lambda: True)
+        assert not idle.finds_nothing(["tick"])
+    unsent = idle.permit_folder(Path("schedules.yaml")) / idle.CRON_UNSENT
+    unsent.write_text("an error\n")
+    assert idle.finds_nothing(["tick"])
+    assert not idle.finds_nothing(["tick", "--cron"])
+    unsent.unlink()
+
+
+def test_an_idle_tick_notes_that_its_host_has_the_file_and_waits_for_no_lock(
+    place: psycopg.Connection[Any],
+) -> None:
+    last = "select max(last_presented_at) from yamlsched.schedule_files"
+    [before] = place.execute(last).fetchone() or ()
+    place.commit()
+
+    assert idle.finds_nothing(["tick"])
+
+    [after] = place.execute(last).fetchone() or ()
+    assert after > before
+    place.execute("lock yamlsched.schedule_files")
+    assert not idle.finds_nothing(["tick"])
+
+
+REASONS = {
+    "__main__.py": "the tick that finds nothing does without the command line",
+    "extras/mcp/cli.py": "an optional library",
+    "extras/notify/sending.py": "an optional library",
+    "extras/web/__init__.py": "optional libraries",
+    "extras/web/cli.py": "optional libraries",
+}
+
+
+def test_imports_stand_at_the_top_of_modules() -> None:
+    folder = Path(yamlsched.__file__).parent
+    with_others = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                isinstance(inner, ast.Import | ast.ImportFrom) for inner in ast.walk(node)
+            ):
+                with_others.add(str(path.relative_to(folder)))
+
+    assert with_others <= REASONS.keys()

@@ -1,0 +1,220 @@
+"""What the flows share: the target, the limits, and their steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+
+from yamlsched import db, log, plugins
+from yamlsched.act import notes, prune
+from yamlsched.db.connection import SESSION_SETTINGS, reason
+from yamlsched.errors import YamlschedError
+from yamlsched.schedule.job import NotifyTarget
+from yamlsched.schedule.load import load
+from yamlsched.sync import definitions
+from yamlsched.sync.files import (
+    ScheduleFile,
+    Snapshot,
+    SyncResult,
+    Verdict,
+    current,
+    needs_sync,
+    poll,
+)
+from yamlsched.sync.flow import sync
+
+MAX_HOUSEKEEPING_SECONDS = 5.0
+HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
+"""Housekeeping waits for no lock: the next one, minutes later, does what this one could not."""
+
+OnMessages = Callable[[Sequence[str]], None]
+"""Gets the messages of a flow as soon as there are any: working takes minutes, and a loop does not
+end.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A schedule and its database.
+
+    ``database`` yields a DSN that can be used as long as the context lasts. ``namespace`` replaces
+    that of the file. ``handler_folders`` are folders to import handlers from, in addition to the
+    file's own. ``may_migrate``: create or upgrade the tables where that is needed.
+    """
+
+    file: Path
+    database: Callable[[], AbstractContextManager[str]]
+    environment: str | None = None
+    namespace: str | None = None
+    handler_folders: tuple[str, ...] = ()
+    may_migrate: bool = False
+
+    def read_file(self) -> ScheduleFile:
+        """Return the file as this host presents it. Raises EnvironmentFailed if it
+        cannot be read.
+        """
+        folders = tuple(map(os.path.realpath, self.handler_folders))
+        return replace(
+            ScheduleFile.read(self.file, self.environment, folders, self.namespace), folders=folders
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkOptions:
+    """Limits of one worker. None: the default of the two concurrencies, else no limit."""
+
+    concurrency: int | None = None
+    async_concurrency: int | None = None
+    max_runs: int | None = None
+    max_time: timedelta | None = None
+    grace: timedelta = timedelta(seconds=30)
+
+
+@dataclass
+class WorkResult:
+    """What a tick, a ``work`` or a loop did.
+
+    ``skipped`` are jobs with slots that a calendar skips.
+    """
+
+    messages: list[str] = field(default_factory=list)
+    has_findings: bool = False
+    namespace: str | None = None  # of a tick, once it is known
+    skipped: set[str] = field(default_factory=set)
+
+    def add(self, result: SyncResult) -> Sequence[str]:
+        """Add what a sync found, and return its messages."""
+        messages = list(result.messages)
+        if not result.is_readable:
+            messages.append(
+                "no job of this file can run until it is fixed: its handlers and commands are"
+                " unknown"
+            )
+        self.messages += messages
+        self.has_findings |= result.has_findings
+        self.skipped |= result.skipped
+        return messages
+
+
+def poll_database(
+    connection: Connection[Any], schedule: ScheduleFile, may_migrate: bool
+) -> Snapshot:
+    """Poll the database, and first bring its tables up to date where that is needed.
+
+    Raises EnvironmentFailed where the tables are not those of this version.
+    """
+    db.migrations.ensure_usable(connection, apply=may_migrate)
+    return poll(connection, schedule)
+
+
+def sync_if_needed(
+    connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot
+) -> SyncResult:
+    """Sync if ``snapshot`` shows anything to sync."""
+    known = None if needs_sync(snapshot, schedule) else current(snapshot, schedule)
+    return known or sync(connection, schedule, snapshot=snapshot)
+
+
+def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFile) -> bool:
+    """Prune a little if it is time to, and return False if that failed. A failure stops nothing
+    else.
+    """
+    if not snapshot.needs_housekeeping:
+        return True
+    try:
+        with db.connect(dsn, HOUSEKEEPING_SESSION) as connection:
+            archive = None
+            if prune.is_archived(connection, namespace):
+                archive = prune.own_archive(schedule.data, schedule.real_file, namespace)
+                if archive is None:
+                    # the file in force archives, and this host's does not say where: others will
+                    # prune
+                    return True
+            try:
+                prune.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS, archive=archive)
+            except prune.ArchiveFailed as error:
+                prune.record_failure(connection, namespace, error)
+                raise
+    except (psycopg.Error, YamlschedError) as error:
+        log.warning("housekeeping.failed", error=failure(error))
+        return False
+    return True
+
+
+def notify(dsn: str, schedule: ScheduleFile, synced: SyncResult, sends: bool = True) -> list[str]:
+    """Bring up to date what is to be sent to targets of notifications, and send it where this host
+    can.
+
+    Where to send, and what, is what this host's file says. Return messages about targets that were
+    not stored as such.
+    """
+    namespace, messages = str(synced.namespace), list[str]()
+    targets = file_targets(schedule, synced)
+    try:
+        with db.connect(dsn, HOUSEKEEPING_SESSION) as connection:
+            messages = restore_targets(connection, schedule, synced, targets)
+            due = notes.settle(connection, namespace)
+    except (psycopg.Error, YamlschedError) as error:
+        log.warning("notify.failed", error=failure(error))
+        return messages
+    variables = own_variables(targets)
+    if sends and not variables.keys().isdisjoint(due):
+        plugins.answers("messages_due", dsn=dsn, namespace=namespace, variables=variables)
+    return messages
+
+
+def has_targets(schedule: ScheduleFile, snapshot: Snapshot) -> bool:
+    """Return whether there may be targets of notifications, in the file or in the database."""
+    return snapshot.messages_due is not None or b"notify" in schedule.data
+
+
+def file_targets(schedule: ScheduleFile, synced: SyncResult) -> Mapping[str, NotifyTarget]:
+    """Return the targets of notifications that the file has."""
+    if synced.jobs:
+        return dict(next(iter(synced.jobs.values())).targets)
+    return load(
+        schedule.data, schedule.path, schedule.environment or None, synced.is_validated
+    ).notify
+
+
+def restore_targets(
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    synced: SyncResult,
+    targets: Mapping[str, NotifyTarget],
+) -> list[str]:
+    """Restore targets that are not stored as the file says, if it is the one in use; return what to
+    report.
+    """
+    if synced.verdict is not Verdict.CURRENT:
+        return []
+    names = definitions.restore_targets(
+        connection, str(synced.namespace), targets, schedule.version
+    )
+    if not names:
+        return []
+    log.warning("targets.restored", targets=",".join(names))
+    return [
+        f"the stored targets of notifications differed from {schedule.path} and are restored:"
+        f" {', '.join(names)}"
+    ]
+
+
+def own_variables(targets: Mapping[str, NotifyTarget]) -> dict[str, str]:
+    """Return the variables of targets that this host has, by the names of the targets."""
+    return {
+        name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)
+    }
+
+
+def failure(error: Exception) -> str:
+    """Return the reason of an error, without the connection string."""
+    return reason(error) if isinstance(error, psycopg.Error) else str(error)
