@@ -1678,6 +1678,10 @@ as $$
             cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
             left join yamlsched.job_runs o on o.id = u.run_id
             where a.run_id = r.id and u.state in ('waiting', 'dead', 'cancelled'))
+        when r.status in ('queued', 'failed') and r.run_at <= clock_timestamp() and (
+            select yamlsched.is_closed(j, clock_timestamp())
+            from yamlsched.job_definitions j where j.id = r.definition_id)
+        then 'waits until its job is resumed or enabled'
         when r.blocked_on like 'job/%' then 'waits for run ' || (
             select string_agg(p.run_id::text, ', ' order by p.run_id) from yamlsched.permits p
             where p.namespace = r.namespace and p.name = r.blocked_on)

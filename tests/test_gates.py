@@ -276,6 +276,25 @@ def test_the_running_runs_of_a_closed_job_are_not_blocked(db: Db, worker: Worker
     assert blocked(db, running, waiting) == [OPEN, JOB]
 
 
+def test_a_due_run_of_a_closed_job_says_so_before_a_claim_has_met_it_and_after(
+    db: Db, worker: Worker
+) -> None:
+    paused, disabled = a_job(db, "a", paused_at=NOW), a_job(db, "b", enabled=False)
+    runs = [due(db, paused), due(db, disabled), due(db, a_job(db, "c"))]
+    later = due(db, paused, 1, run_at=datetime.now(UTC) + timedelta(hours=1))
+
+    def words() -> list[str | None]:
+        waits = "select yamlsched.waits_for(r) as words from yamlsched.job_runs r where id = %s"
+        return [db.execute(waits, [run]).fetchone()[0] for run in (*runs, later)]
+
+    closed = "waits until its job is resumed or enabled"
+    assert words() == [closed, closed, None, None]
+
+    assert [run.id for run in worker.claim()] == runs[2:]
+
+    assert words() == [closed, closed, None, None]
+
+
 def test_an_end_lets_no_run_of_another_job_or_namespace_go(db: Db, worker: Worker) -> None:
     jobs = [a_job(db, "a"), a_job(db, "b"), a_job(db, "a", namespace="elsewhere")]
     runs = [due(db, job, number) for job in jobs for number in range(2)]
