@@ -15,6 +15,7 @@ from psycopg.rows import namedtuple_row
 from support.effects import a_job_with_a_ledger, effect_states, status
 from support.rows import a_started_run
 from yamlsched import Refused, YamlschedError
+from yamlsched.db.query import load
 from yamlsched.errors import LeaseLost
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch
@@ -203,9 +204,10 @@ def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, 
     one, other = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
-        store.enqueue_from(
-            connection, "default", one.id, [EnqueueBatch("mail", ["{}"], [None], None, None)]
-        )
+        for part in store.fan_out(
+            "default", one.id, [EnqueueBatch("mail", ["{}"], [None], None, None)]
+        ):
+            connection.execute(load("enqueue")["enqueue_many"], part)
         assert store.succeed_in(connection, (one.id, 1, one.backend.locked_by), None)
 
         # when the leases of both are renewed

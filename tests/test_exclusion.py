@@ -18,6 +18,7 @@ from support.schedules import HOUR, MINUTE, a_file, at
 from yamlsched import db as database
 from yamlsched.act import runs as actions
 from yamlsched.act.backfill import backfill, definition_for
+from yamlsched.db.query import load
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.sync import definitions
@@ -222,7 +223,7 @@ def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: 
         syncer.execute("begin")
         definitions.lock(syncer, [job])
         syncer.execute("update yamlsched.job_definitions set overlap = 'wait' where id = %s", [job])
-        definitions.apply_overlap(syncer, [job], EDIT)
+        syncer.execute(load("definitions")["apply_overlap"], {"ids": [job], "now": EDIT})
 
         # when the runs are retried before it commits
         answers = while_waiting(

@@ -274,20 +274,6 @@ def _archive_lines(
         yield from cursor.execute(load("archive")[kind], parameters)
 
 
-def mark_pruned(connection: psycopg.Connection[Any], in_force: int, now: datetime) -> None:
-    """Record when housekeeping was completed."""
-    connection.execute(load("retention")["done"], {"in_force": in_force, "now": now})
-
-
-def mark_failed(
-    connection: psycopg.Connection[Any], in_force: int, error: str, now: datetime
-) -> None:
-    """Record why pruning cannot continue."""
-    connection.execute(
-        load("retention")["failed"], {"in_force": in_force, "error": error, "now": now}
-    )
-
-
 BATCH_ROWS = 2_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
 REST_RATIO = 2.0
@@ -376,7 +362,8 @@ def _batches(
             yield False
     report.files = files.prune_unapplied(connection, namespace, now)
     if file.id is not None:
-        mark_pruned(connection, file.id, file.now)
+        done = {"in_force": file.id, "now": file.now}
+        connection.execute(load("retention")["done"], done)
 
 
 def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
@@ -404,4 +391,6 @@ def record_failure(
     """Record for ``status`` and ``doctor`` that nothing is pruned, and why."""
     file = file_in_force(connection, namespace, None)
     if file.id is not None:
-        mark_failed(connection, file.id, f"{socket.gethostname()}: {error}", file.now)
+        why = f"{socket.gethostname()}: {error}"
+        values = {"in_force": file.id, "error": why, "now": file.now}
+        connection.execute(load("retention")["failed"], values)

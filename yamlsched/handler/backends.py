@@ -124,7 +124,8 @@ class PostgresBackend:
         if last is not None:
             connection.execute(*progress.last_report(connection, self._fence, last))
         with _translated(enqueued):
-            statements.enqueue_from(connection, self.namespace, self.run_id, enqueued)
+            for parameters in statements.fan_out(self.namespace, self.run_id, enqueued):
+                connection.execute(load("enqueue")["enqueue_many"], parameters)
         if not statements.succeed_in(connection, self._fence, result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
@@ -230,7 +231,11 @@ class PostgresBackend:
 
     def dead_run(self, run_id: int) -> Any:
         """Return the row of a dead run, or None if it has been pruned."""
-        return self.record(statements.dead_run, run_id)
+
+        def read(connection: psycopg.Connection[Any]) -> Any:
+            return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
+
+        return self.record(read)
 
 
 @dataclass(slots=True)

@@ -260,17 +260,6 @@ def succeed_in(
     return connection.execute(*success(fence, result)).rowcount == 1
 
 
-def enqueue_from(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    run_id: int,
-    enqueued: Sequence[EnqueueBatch],
-) -> None:
-    """Write what a handler has enqueued, inside its own transaction."""
-    for parameters in fan_out(namespace, run_id, enqueued):
-        connection.execute(load("enqueue")["enqueue_many"], parameters)
-
-
 def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
     """Return how many runs a handler has enqueued."""
     return sum(len(batch.payloads) for batch in enqueued)
@@ -298,11 +287,6 @@ def fan_out(
                 }
                 yield {**batch._asdict(), **part, "namespace": namespace, "parent_id": run_id}
                 start, size = end, 0
-
-
-def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
-    """Return the row of a dead run."""
-    return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
 
 
 async def listen(connection: psycopg.AsyncConnection[Any]) -> None:

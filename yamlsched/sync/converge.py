@@ -225,7 +225,11 @@ def converge(
     _refuse_unencodable(connection, jobs)
     differences = definitions.differences(connection, namespace, list(rows.values()), DEFAULT_ROW)
     known = {d.id for d in differences if d.id is not None}
-    scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
+    scheduled: list[int] = []
+    if recompute:
+        scheduled = fetch_column(
+            connection, load("definitions")["ids_with_next_slot"], {"namespace": namespace}
+        )
     followers = definitions.followers(connection, namespace, known)
     locked = definitions.lock(connection, known.union(scheduled, followers))
     instant = due.start_batch(connection, now)
@@ -240,56 +244,24 @@ def converge(
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     changed = of_jobs(differences, stored_jobs(connection, list(known)) if known else {}, jobs)
-    written = [d.job_type for d in differences if not d.is_gone]
-    if written:
-        at = {
-            "retired_at": None,
-            "created_at": instant.isoformat(),
-            "applied_at": instant.isoformat(),
-        }
-        at["updated_at"] = at["applied_at"]
-        definitions.put(
-            connection,
-            [
-                DEFAULT_ROW
-                | rows[name]
-                | placement(jobs[name], before.get(name), instant)
-                | at
-                | {"namespace": namespace}
-                for name in written
-            ],
-        )
-    gone = [d for d in differences if d.is_gone and d.id is not None]
-    if gone:
-        definitions.retire(connection, [d.id for d in gone if d.id is not None], instant)
-    if overlap := [d.id for d in differences if d.id is not None and d.changes_overlap]:
-        definitions.apply_overlap(connection, overlap, instant)
-    former, numbers = definitions.limits(connection, namespace), _numbers(limits)
-    gates: list[str] = []
-    if differences or former != numbers:
-        names = [d.job_type for d in differences]
-        gates = definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
-    if overlap:
-        definitions.grant_turns(connection, overlap)
-    definitions.mark_followed(
-        connection, namespace, {name for job in jobs.values() for name in job.after}
-    )
-    if known:
-        due.free_followers(connection, known)
-        definitions.apply_lane(connection, list(known))
-        definitions.leave_gates(connection, list(known), instant)
-        due.wake_followers(connection, namespace, known, instant)
-    _put_limits(connection, namespace, former, numbers)
-    if gates:
-        definitions.promote(connection, namespace, gates, instant)
+    at = dict.fromkeys(("created_at", "applied_at", "updated_at"), instant.isoformat())
+    common = {"namespace": namespace, "retired_at": None, **at}
+    if put := [
+        DEFAULT_ROW | rows[name] | placement(jobs[name], before.get(name), instant) | common
+        for name in (d.job_type for d in differences if not d.is_gone)
+    ]:
+        _execute(connection, "put", jobs=Jsonb(put))
+    if gone := [d.id for d in differences if d.is_gone and d.id is not None]:
+        _execute(connection, "retire", ids=gone, now=instant)
+    _move_runs(connection, namespace, differences, jobs, limits, instant)
     edited = {
         name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])
     }
     if edited:
-        offsets = {
-            d.id: keys.offset(namespace, name, jobs[name].spread) for name, d in edited.items()
-        }
-        definitions.apply_spread(connection, offsets, instant)
+        offsets = [keys.offset(namespace, name, jobs[name].spread) for name in edited]
+        seconds = [offset.total_seconds() for offset in offsets]
+        ids = [d.id for d in edited.values()]
+        _execute(connection, "apply_spread", ids=ids, seconds=seconds, now=instant)
     return Changes(
         now=instant,
         **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in CHANGES},
@@ -297,6 +269,45 @@ def converge(
         unreadable=tuple(job for job in unreadable if job not in owed.unreadable),
         edits=tuple(changed),
     )
+
+
+def _move_runs(
+    connection: Connection[Any],
+    namespace: str,
+    differences: Sequence[Difference],
+    jobs: Mapping[str, Job],
+    limits: Mapping[str, Limit],
+    now: datetime,
+) -> None:
+    """Let the runs that exist follow the new definitions: their gates, their lanes, and what they
+    wait for.
+    """
+    known = sorted(d.id for d in differences if d.id is not None)
+    if overlap := [d.id for d in differences if d.id is not None and d.changes_overlap]:
+        _execute(connection, "apply_overlap", ids=overlap, now=now)
+    former, numbers = definitions.limits(connection, namespace), _numbers(limits)
+    gates: list[str] = []
+    if differences or former != numbers:
+        names = [d.job_type for d in differences]
+        gates = definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
+    if overlap:
+        _execute(connection, "grant_turns", ids=overlap)
+    followed = sorted({name for job in jobs.values() for name in job.after})
+    _execute(connection, "mark_followed", "follow", namespace=namespace, names=followed)
+    if known:
+        _execute(connection, "free", "follow", ids=known)
+        _execute(connection, "apply_lane", ids=known)
+        _execute(connection, "leave_gates", ids=known, now=now)
+        due.wake_followers(connection, namespace, known, now)
+    _put_limits(connection, namespace, former, numbers)
+    if gates:
+        _execute(connection, "promote", "runs", namespace=namespace, names=gates, now=now)
+
+
+def _execute(
+    connection: Connection[Any], name: str, file: str = "definitions", **values: Any
+) -> None:
+    connection.execute(load(file)[name], values)
 
 
 def _refuse_unencodable(connection: Connection[Any], jobs: Mapping[str, Job]) -> None:
@@ -326,7 +337,8 @@ def repair_limits(
     if former != numbers:
         gates = definitions.lock_gates(connection, namespace, [], sorted({*former, *limits}))
         _put_limits(connection, namespace, former, numbers)
-        definitions.promote(connection, namespace, gates, due.start_batch(connection, now))
+        instant = due.start_batch(connection, now)
+        _execute(connection, "promote", "runs", namespace=namespace, names=gates, now=instant)
 
 
 def _numbers(limits: Mapping[str, Limit]) -> dict[str, int]:
@@ -341,8 +353,9 @@ def _put_limits(
     numbers: Mapping[str, int],
 ) -> None:
     if former or numbers:
-        put = {name: numbers.get(name) for name in sorted({*former, *numbers})}
-        definitions.put_limits(connection, namespace, put)
+        names = sorted({*former, *numbers})
+        put = [numbers.get(name) for name in names]
+        _execute(connection, "put_limits", namespace=namespace, names=names, numbers=put)
 
 
 def _has_other_starts(before: Definition, job: Job) -> bool:

@@ -102,26 +102,6 @@ def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
     return read(connection, [row.id for row in rows])
 
 
-def apply_spread(
-    connection: Connection[Any], offsets: Mapping[int, timedelta], now: datetime
-) -> None:
-    """Give runs that wait for their spread time the new one; ``offsets`` are from the slot, by
-    definition.
-    """
-    seconds = [offset.total_seconds() for offset in offsets.values()]
-    connection.execute(
-        load("definitions")["apply_spread"], {"ids": list(offsets), "seconds": seconds, "now": now}
-    )
-
-
-def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]:
-    """Return the ids of the definitions that have a slot to come."""
-    rows = connection.execute(
-        load("definitions")["ids_with_next_slot"], {"namespace": namespace}
-    ).fetchall()
-    return [row.id for row in rows]
-
-
 def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
     rows = connection.execute(
@@ -143,31 +123,12 @@ def targets(
     return {row.job_type: (row.handler, tuple(row.command)) for row in rows}
 
 
-def put(connection: Connection[Any], jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Write definitions: new ones, and those that exist in place. All ``jobs`` have the same
-    columns.
-    """
-    connection.execute(load("definitions")["put"], {"jobs": Jsonb(jobs)})
-
-
-def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
-    """Retire definitions."""
-    connection.execute(load("definitions")["retire"], {"ids": list(ids), "now": now})
-
-
 def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> list[int]:
     """Return the ids of the jobs that follow these, also by way of others."""
     rows = connection.execute(
         load("follow")["followers"], {"namespace": namespace, "ids": list(ids)}
     ).fetchall()
     return [row.id for row in rows]
-
-
-def mark_followed(connection: Connection[Any], namespace: str, names: Iterable[str]) -> None:
-    """Note that other jobs follow these: the ends of their runs release those."""
-    connection.execute(
-        load("follow")["mark_followed"], {"namespace": namespace, "names": sorted(names)}
-    )
 
 
 def lock_gates(
@@ -182,32 +143,12 @@ def lock_gates(
     return gates
 
 
-def promote(
-    connection: Connection[Any], namespace: str, gates: Sequence[str], now: datetime
-) -> None:
-    """Offer the room of gates to what waits there."""
-    values = {"namespace": namespace, "names": gates, "now": now}
-    connection.execute(load("runs")["promote"], values)
-
-
 def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
     """Return the limits of the file in force."""
     return {
         row.name: row.capacity
         for row in connection.execute(load("definitions")["limits"], {"namespace": namespace})
     }
-
-
-def put_limits(
-    connection: Connection[Any], namespace: str, limits: Mapping[str, int | None]
-) -> None:
-    """Write limits, whose gates are locked. None: the limit has left the file."""
-    values = {
-        "namespace": namespace,
-        "names": list(limits),
-        "numbers": list(limits.values()),
-    }
-    connection.execute(load("definitions")["put_limits"], values)
 
 
 def put_targets(
@@ -256,28 +197,6 @@ def restore_targets(
         if connection.execute(load("notify")["is_in_use"], parameters).fetchone() is None:
             return []  # another file was applied meanwhile
         return put_targets(connection, namespace, targets, restores=True)
-
-
-def apply_lane(connection: Connection[Any], ids: Sequence[int]) -> None:
-    """Move what waits of these jobs to the lane where they execute now."""
-    connection.execute(load("definitions")["apply_lane"], {"ids": list(ids)})
-
-
-def leave_gates(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
-    """Have claims look again at what waits of these jobs at gates that are not theirs any more."""
-    connection.execute(load("definitions")["leave_gates"], {"ids": list(ids), "now": now})
-
-
-def grant_turns(connection: Connection[Any], ids: Sequence[int]) -> None:
-    """Grant permits to what executes of these jobs, whose overlap has changed."""
-    connection.execute(load("definitions")["grant_turns"], {"ids": list(ids)})
-
-
-def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
-    """Set whether the queued runs of these jobs exclude each other, by their current
-    definitions.
-    """
-    connection.execute(load("definitions")["apply_overlap"], {"ids": list(ids), "now": now})
 
 
 def cancel_retired(

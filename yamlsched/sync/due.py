@@ -191,11 +191,6 @@ def wake_followers(
     )
 
 
-def free_followers(connection: Connection[Any], ids: Iterable[int]) -> None:
-    """Let the runs of edited jobs no longer wait for jobs that have left ``after`` or the file."""
-    connection.execute(load("follow")["free"], {"ids": sorted(ids)})
-
-
 def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
     """Record gaps, or extend those that they continue."""
     _write_rows(connection, "record_gaps", gaps, now=now)
