@@ -16,7 +16,7 @@ import pytest
 from support.command_line import Cli, command_line
 from support.health import a_healthy_job, of_metrics
 from support.rows import a_file_row, a_job, a_run, value
-from yamlsched.ask import attention, health
+from yamlsched.ask import attention, health, states
 from yamlsched.ask.attention import Thresholds
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -113,8 +113,10 @@ def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(
 
     # when all rows are read, and those that are shown
     all_jobs = health.read(db, "default", HOUR)
-    found, present = health.read_suspects(db, "default", HOUR, most)
-    assert present == 7
+    jobs = states.states(db, ["default"], HOUR)["default"]
+    ids = states.suspects(jobs) if most is None else states.to_list(jobs, most)
+    found = health.read(db, "default", HOUR, ids, jobs)
+    assert sum(job.is_present for job in jobs) == 7
 
     # then the second have all problems, and all jobs that are not healthy
     reported = {"died before it succeeded", "late", "failing"}

@@ -15,13 +15,11 @@ import psycopg
 
 from yamlsched.ask.runs import StoredRun
 from yamlsched.ask.states import (
-    HEALTHY_STATES,
     HeldUp,
     JobState,
     JobTotals,
     state_of,
     states,
-    suspects,
     totals,
 )
 from yamlsched.db.query import fetch_grouped, load
@@ -333,30 +331,6 @@ def read_all(
         )
         found.append(now)
     return found
-
-
-def read_suspects(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    within: timedelta,
-    max_jobs: int | None = None,
-) -> tuple[Health, int]:
-    """Return the health of ``namespace`` with the jobs that a check may report, and how many jobs
-    it has.
-
-    With ``max_jobs``, also those in none of ``HEALTHY_STATES``, and all jobs if they are at most
-    ``max_jobs``.
-    """
-    known = states(connection, [namespace], within)[namespace]
-    present = [job for job in known if job.is_present]
-    if max_jobs is not None and len(present) <= max_jobs:
-        return read(connection, namespace, within, None, known), len(present)
-    unhealthy = (
-        [job.id for job in present if job.state not in HEALTHY_STATES]
-        if max_jobs is not None
-        else []
-    )
-    return read(connection, namespace, within, [*suspects(known), *unhealthy], known), len(present)
 
 
 MAX_HOSTS = 3

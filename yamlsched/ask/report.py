@@ -20,7 +20,7 @@ from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import DoubtfulEffect
 from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, LateRuns, Skipped
-from yamlsched.ask.states import HeldUp
+from yamlsched.ask.states import HeldUp, states, suspects
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.timetable import slots
@@ -146,7 +146,8 @@ def read(
     limits, sql = Thresholds(), query.load("report")
     values = {"namespace": namespace, "since": since, "until": end}
     [jobs] = connection.execute(sql["jobs"], values).fetchall()
-    now, _ = health.read_suspects(connection, namespace, limits.within)
+    known = states(connection, [namespace], limits.within)[namespace]
+    now = health.read(connection, namespace, limits.within, suspects(known), known)
     ended, of_job = _ended(connection, values, jobs.in_all)
     gaps = read_gaps(connection, namespace, since, end)
     skipped = _skipped(gaps, since, end)

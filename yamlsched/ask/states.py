@@ -147,3 +147,12 @@ def suspects(jobs: Iterable[JobState]) -> list[int]:
     suspects = [job for job in jobs if job.is_suspect]
     suspects.sort(key=lambda job: (not job.dead_within, job.overdue_since or LAST))
     return [job.id for job in suspects]
+
+
+def to_list(jobs: Sequence[JobState], most: int) -> list[int] | None:
+    """Return the ids of the jobs that a check may report, and of those in none of
+    ``HEALTHY_STATES``; None, which is all, if there are at most ``most``.
+    """
+    present = [job for job in jobs if job.is_present]
+    unhealthy = [job.id for job in present if job.state not in HEALTHY_STATES]
+    return None if len(present) <= most else [*suspects(jobs), *unhealthy]

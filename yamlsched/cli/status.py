@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import click
 
-from yamlsched.ask import attention, failures, health
+from yamlsched.ask import attention, failures, health, states
 from yamlsched.ask.attention import Problem
 from yamlsched.ask.edits import label
 from yamlsched.ask.failures import Failures
@@ -128,13 +128,11 @@ def command(
     if all_namespaces:
         return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
-        if settings.wants_json or show_all or max_streak is not None:
-            now = health.read(connection, namespace, within)
-            present = len(listed(now.jobs))
-        else:
-            now, present = health.read_suspects(
-                connection, namespace, within, None if check else MAX_JOBS_LISTED
-            )
+        jobs, ids = states.states(connection, [namespace], within)[namespace], None
+        if not (settings.wants_json or show_all or max_streak is not None):
+            ids = states.suspects(jobs) if check else states.to_list(jobs, MAX_JOBS_LISTED)
+        now = health.read(connection, namespace, within, ids, jobs)
+        present = sum(job.is_present for job in jobs)
         failed = None
         if settings.verbosity > 0 and not check:
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
