@@ -64,7 +64,7 @@ class Sizes:
     starts: int = 5
     long: tuple[int, ...] = (2, 4, 8)
     io: int = 10_000
-    at_once: tuple[int, ...] = (200, 2_000)
+    at_once: tuple[int, ...] = (200, 1_000)
     in_flight: int = 1_000
     tasks: int = 20
     soak_minutes: float = 60

@@ -1,7 +1,7 @@
-"""I/O-bound handlers: runs that each await 100 ms, 200 and 2,000 at once, as coroutines of one process.
+"""I/O-bound handlers: runs that each await 100 ms, 200 and 1,000 at once, as coroutines of one process.
 
-yamlsched's jobs have ``isolation: shared``; "yamlsched, processes" is the same handler in a process of its own for each
-run. The memory is that of the worker and its children together, shared pages counted once, at its peak.
+yamlsched's jobs have a queue with ``mode: async``; "yamlsched, processes" is the same handler in a process of its own for
+each run. The memory is that of the worker and its children together, shared pages counted once, at its peak.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _measure(bench: Bench, contender: Contender, at_once: int):
     note = contender.note + (f"; measured on {count:,} runs" if count < bench.sizes.io else "")
 
     if isinstance(contender, Yamlsched):
-        contender = Yamlsched(schedules=SCHEDULES + SHARED)
+        contender = Yamlsched(schedules=SCHEDULES + SHARED.format(at_once))
 
     def measure() -> None:
         with bench.database() as dsn:
@@ -52,8 +52,7 @@ def _measure(bench: Bench, contender: Contender, at_once: int):
             bench.vacuum(dsn)
             if isinstance(contender, Yamlsched):
                 memory = Memory(contender)
-                words = ("shares", "--async-concurrency", str(at_once))
-                drained = contender.drain(dsn, 1, None, MS, *words)
+                drained = contender.drain(dsn, 1, None, MS, "shares")
                 bench.add(
                     PART,
                     _case(at_once),
@@ -63,7 +62,7 @@ def _measure(bench: Bench, contender: Contender, at_once: int):
                     "",
                     more_is_better=False,
                 )
-                note_of_it = "isolation: shared; rows kept"
+                note_of_it = "mode: async; rows kept"
             else:
                 drained = contender.drain(dsn, 1, at_once, MS)
                 note_of_it = note
@@ -95,7 +94,7 @@ def _measure_processes(bench: Bench, at_once: int):
             name,
             "runs/s",
             drained.runs / drained.seconds,
-            "isolation: process",
+            "mode: process",
         )
 
     return measure

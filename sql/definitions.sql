@@ -55,7 +55,7 @@ where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
 
 -- name: targets
 -- The jobs of a namespace that are in its file.
-select d.job_type, d.handler, d.command
+select d.job_type, d.handler, d.command, d.queue
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null
 order by d.job_type;
@@ -95,16 +95,15 @@ where r.definition_id = any (%(ids)s::bigint[]) and r.finished_at is null and r.
        where p.run_id = r.id and p.name = 'job/' || r.definition_id limit 1) is null
 on conflict do nothing;
 
--- name: apply_lane
--- What waits of jobs is moved to the lane where the job executes now. A run that another session
+-- name: apply_queue
+-- What waits of jobs is moved to the queue where the job executes now. A run that another session
 -- has locked is skipped: a claim moves it.
 update yamlsched.job_runs r
-set lane = e.lane
-from (select w.id, case when w.idempotency_key like 'on\_dead:%%' then 'local'
-                        else d.lane end as lane
+set queue = e.queue
+from (select w.id, d.queue
       from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
       where d.id = any (%(ids)s::bigint[]) and w.finished_at is null and w.locked_until is null
-        and w.lane <> d.lane
+        and w.queue <> d.queue
       order by w.id for no key update of w skip locked) e
 where r.id = e.id;
 

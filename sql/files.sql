@@ -94,11 +94,11 @@ select (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations
        ), false) as has_due_jobs,
        coalesce((
            select true
-           from yamlsched.lanes(k.namespace) e       -- so that the index bounds run_at
+           from yamlsched.queue_levels(k.namespace) e       -- so that the index bounds run_at
            cross join lateral (
                select r.id
                from yamlsched.job_runs r
-               where r.namespace = k.namespace and r.lane = e.lane and r.priority = e.priority
+               where r.namespace = k.namespace and r.queue = e.queue and r.priority = e.priority
                  and r.blocked_on is null
                  and r.finished_at is null and r.run_at <= c.now
                  and yamlsched.has_no_worker(r, c.now)

@@ -148,7 +148,8 @@ order by d.job_type limit %(limit)s;
 -- them, and how many more there are; of the first 20,000 gates.
 select w.namespace, case when w.nth <= 3 then yamlsched.limit_line(w.namespace, w.gate)
                          else format('waits for limit %%s for each of %%s%%s more values', w.name,
-                                     w.values - 3, case when w.gates = 20000 then ' or' end) end as waits
+                                     w.values - 3, case when w.gates = 20000 then ' or' end)
+                    end as waits
 from (
     select n.namespace, g.gate, g.name, g.gates,
            row_number() over (partition by n.namespace, g.name order by g.gate) as nth,

@@ -83,7 +83,7 @@ begin
             'yamlsched.gates_of(yamlsched.job_runs,yamlsched.job_definitions,'
                 'timestamp with time zone)',
             'yamlsched.grant_permits(text,bigint[],smallint[],text[],timestamp with time zone)',
-            'yamlsched.lanes(text)',
+            'yamlsched.queue_levels(text)',
             'yamlsched.leave_gates(bigint[],timestamp with time zone)',
             'yamlsched.limit_line(text,text)',
             'yamlsched.limit_value(jsonb,text[])',
@@ -183,7 +183,7 @@ begin
         yamlsched.continue_edits(text, timestamptz),
         yamlsched.gates_of(yamlsched.job_runs, yamlsched.job_definitions, timestamptz),
         yamlsched.grant_permits(text, bigint[], smallint[], text[], timestamptz),
-        yamlsched.lanes(text),
+        yamlsched.queue_levels(text),
         yamlsched.leave_gates(bigint[], timestamptz),
         yamlsched.limit_value(jsonb, text[]),
         yamlsched.lock_gates(text, text[]),

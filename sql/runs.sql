@@ -3,9 +3,9 @@
 -- are the fields of `ClaimedRun`; those of what a reclaim returns are the first of them.
 
 -- name: claim
--- Claim due runs of one lane, by the levels in the order of `priorities`. `skipped` are jobs that
+-- Claim due runs of one queue, by the levels in the order of `priorities`. `skipped` are jobs that
 -- this worker may not claim, or whose gate it did not get. The others are only named: runs that
--- were created for another lane than their job has now, for `move`, those that are not released,
+-- were created for another queue than their job has now, for `move`, those that are not released,
 -- for runs/follow.py, and those that stand at a gate, for `claim_gated`.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
@@ -14,10 +14,9 @@ with clock as materialized (
     from (select u.level from unnest(%(priorities)s::smallint[]) with ordinality as u (level, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.error_type,
-               r.unreleased
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.queue, r.idempotency_key, r.unreleased
         from yamlsched.job_runs r
-        where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.level
+        where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
           and r.blocked_on is null and r.finished_at is null
           and r.run_at <= (select c.now from clock c) and r.locked_until is null
           and r.attempts < r.max_attempts                        -- else `reclaim` marks it dead
@@ -35,9 +34,7 @@ with clock as materialized (
     where d.id = any (array(select p.definition_id from picked p))
 ), sorted as materialized (
     select p.ctid, p.id, p.definition_id,
-           case when p.lane <> j.lane and not coalesce(p.lane = 'local' and j.lane = 'shared' and (
-                    p.idempotency_key like 'on\_dead:%%'
-                    or p.error_type = any (%(ended)s::text[])), false) then 'misplaced'
+           case when p.queue <> j.queue then 'misplaced'
                 when p.unreleased then 'unreleased'
                 when p.exclusive or j.is_closed or j.limit_name is not null
                     and coalesce(p.idempotency_key not like 'on\_dead:%%', true) then 'gated'
@@ -69,10 +66,10 @@ select s.id, null, null, null, null, null, null, null, null, null, null, null, n
 from sorted s where s.state <> 'free';
 
 -- name: move
--- Move waiting runs to the lane that their job has now. One that another session has is left to
+-- Move waiting runs to the queue that their job has now. One that another session has is left to
 -- the next claim.
 update yamlsched.job_runs r
-set lane = d.lane
+set queue = d.queue
 from yamlsched.job_definitions d
 where d.id = r.definition_id and r.id = any (array(
     select m.id from yamlsched.job_runs m
@@ -110,17 +107,17 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = 
 -- run is dead. A waiting run without attempts left, which only an edit by hand can create, is
 -- marked dead too. Of a run that was cancelled, or finished by its handler's own transaction, only
 -- locked_until is over. Whatever its job is, paused or disabled. Not the runs `held`, which this
--- worker ends itself. Looks at those with permits, and at the first `most` entries of each lane and
--- level; null: at all. `release` and `note_ended` follow, in the same transaction.
+-- worker ends itself. Looks at those with permits, and at the first `most` entries of each queue
+-- and level; null: at all. `release` and `note_ended` follow, in the same transaction.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), looked_at as materialized (
     select r.id
-    from yamlsched.lanes(%(namespace)s) l
+    from yamlsched.queue_levels(%(namespace)s) l
     cross join lateral (
         select e.id, e.locked_until, e.attempts, e.max_attempts
         from yamlsched.job_runs e
-        where e.namespace = %(namespace)s and e.lane = l.lane and e.priority = l.priority
+        where e.namespace = %(namespace)s and e.queue = l.queue and e.priority = l.priority
           and e.blocked_on is null and e.finished_at is null
           and e.run_at <= (select c.now from clock c)
         order by e.run_at, e.id limit %(most)s
@@ -180,12 +177,12 @@ select yamlsched.release(%(namespace)s, %(ids)s::bigint[],
 -- on_dead of their jobs, and note it for targets of notifications. The last statement.
 with on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
-                                    priority, max_attempts, trace_context)
+                                    priority, max_attempts, trace_context, queue)
     select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts),
-           b.dead_at, d.priority, d.max_attempts, b.trace_context
+           b.dead_at, d.priority, d.max_attempts, b.trace_context, d.queue
     from yamlsched.job_runs b
     cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.queue
         from yamlsched.job_definitions j
         where j.id = b.definition_id
         offset 0                                        -- by index, however few jobs there are
@@ -298,11 +295,11 @@ with outcome as materialized (
                 %(delays)s::float8[], %(refunds)s::boolean[], %(errors)b::text[],
                 %(error_types)b::text[],
                 %(stacks)b::text[], %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
-                %(sessions_lost)s::int[], %(lanes)s::text[], %(cpu_seconds)s::float8[],
+                %(sessions_lost)s::int[], %(cpu_seconds)s::float8[],
                 %(peaks)s::bigint[])
       as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output,
           omitted_bytes,
-            sessions_lost, lane, cpu_seconds, peak)
+            sessions_lost, cpu_seconds, peak)
 ), finished as (
     update yamlsched.job_runs r
     set status       = o.status,
@@ -319,7 +316,6 @@ with outcome as materialized (
         error_type   = case when o.error is null then r.error_type else o.error_type end,
         last_stack   = case when o.error is null then r.last_stack else o.stack end,
         result       = coalesce(o.result::jsonb, r.result),
-        lane         = coalesce(o.lane, r.lane),
         cpu_seconds  = o.cpu_seconds, peak_memory_bytes = o.peak,
         updated_at   = o.now
     from outcome o

@@ -45,7 +45,7 @@ create table yamlsched.job_definitions (
     stdin          text,
     exit_codes     jsonb not null default '{}',
     payload        jsonb not null default '{}',
-    isolation      text not null default 'process' check (isolation in ('process', 'shared')),
+    queue          text not null default 'default',  -- where its runs execute
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
     -- high, normal, low: see job_runs
@@ -77,8 +77,6 @@ create table yamlsched.job_definitions (
     applied_at     timestamptz not null default clock_timestamp(),  -- when a file changed it last
     updated_at     timestamptz not null default clock_timestamp(),
     requires_env   text[] not null default '{}',
-    lane           text not null generated always as (
-        case when isolation = 'shared' then 'shared' else 'local' end) stored,
     limit_name     text,  -- a key of `limits` in the file
     limit_by       text[] not null default '{}',  -- keys of the payload, by whose values it counts
     after          text[] not null default '{}',  -- names of jobs
@@ -216,7 +214,7 @@ create table yamlsched.job_runs (
     -- claim (and a pause, and who decides about followers) stores a name, under that gate. Who
     -- makes room, or changes the run, writes null: the next claim looks again.
     blocked_on      text,
-    lane            text not null default 'local',  -- where it executes: local, shared
+    queue           text not null default 'default',  -- workers claim by queue: that of its job
     unreleased      boolean not null default false,  -- it waits for runs of other jobs; see awaits
     released_at     timestamptz,  -- when that ended
     -- created by a backfill, or retried before its first attempt
@@ -258,7 +256,7 @@ create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at)
 -- The runs that a run enqueued.
 create index job_runs_children on yamlsched.job_runs (parent_id, id) where parent_id is not null;
 -- What may be claimed, and what is executed: a claim changes no index.
-create index job_runs_ready on yamlsched.job_runs (namespace, lane, priority, run_at, id)
+create index job_runs_ready on yamlsched.job_runs (namespace, queue, priority, run_at, id)
     where blocked_on is null and finished_at is null;
 -- What waits at gates, in the order in which it is offered room.
 create index job_runs_blocked on yamlsched.job_runs (namespace, blocked_on, priority, run_at, id)
@@ -814,7 +812,7 @@ begin
         insert into yamlsched.job_runs
             (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, priority,
                 max_attempts,
-             parent_id, trace_context, lane)
+             parent_id, trace_context, queue)
         overriding system value
         select i.id, definition.namespace, definition.id, definition.job_type,
                definition.payload || i.payload, i.key,
@@ -822,7 +820,7 @@ begin
                    clock_timestamp()),
                coalesce(level, definition.priority),
                definition.max_attempts, enqueue_many.parent_id,
-               yamlsched.valid_trace_context(i.context), definition.lane
+               yamlsched.valid_trace_context(i.context), definition.queue
         from unnest(payloads, idempotency_keys, ids, trace_contexts) as i (payload, key, id,
             context)
         where tries = 0 or i.key is not null
@@ -934,11 +932,11 @@ begin
            and delay between interval '0' and interval '36525 days')) then
         insert into yamlsched.job_runs as r
             (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority,
-                max_attempts, trace_context, lane)
+                max_attempts, trace_context, queue)
         select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
                greatest(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
                coalesce(level, d.priority), d.max_attempts,
-               yamlsched.valid_trace_context(enqueue.trace_context), d.lane
+               yamlsched.valid_trace_context(enqueue.trace_context), d.queue
         from yamlsched.job_definitions d
         where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
           and d.enabled and d.retired_at is null
@@ -1073,19 +1071,20 @@ $$;
 
 -- Gates and permits
 
--- The lanes and levels of what is unfinished and not blocked: each lane by one index probe.
-create function yamlsched.lanes(of_namespace text) returns table (lane text, priority smallint)
+-- The queues and levels of what is unfinished and not blocked: each queue by one index probe.
+create function yamlsched.queue_levels(of_namespace text)
+    returns table (queue text, priority smallint)
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     with recursive found (name) as (
-        select (select r.lane from yamlsched.job_runs r
+        select (select r.queue from yamlsched.job_runs r
                 where r.namespace = of_namespace and r.blocked_on is null and r.finished_at is null
-                order by r.namespace, r.lane limit 1)
+                order by r.namespace, r.queue limit 1)
         union all
-        select (select r.lane from yamlsched.job_runs r
+        select (select r.queue from yamlsched.job_runs r
                 where r.namespace = of_namespace and r.blocked_on is null
-                  and r.finished_at is null and r.lane > f.name
-                order by r.namespace, r.lane limit 1)
+                  and r.finished_at is null and r.queue > f.name
+                order by r.namespace, r.queue limit 1)
         from found f where f.name is not null
     )
     select f.name, p.level from found f
@@ -1166,7 +1165,7 @@ begin
 end
 $$;
 
--- Have claims look again at the first runs in line, of all lanes, as many as find room and `more`.
+-- Have claims look again at the first runs in line, of all queues, as many as find room and `more`.
 -- One time in eight it begins with each of the lower levels, so that none waits for ever. Who calls
 -- it holds the gates, by an earlier statement. Returns how many runs.
 create function yamlsched.offer(
@@ -1300,8 +1299,8 @@ create function yamlsched.block(
 as $$
 begin
     with rest as materialized (
-        select r.lane, r.priority, array_agg(distinct r.definition_id) as jobs
-        from yamlsched.job_runs r where r.id = any (run_ids) group by r.lane, r.priority
+        select r.queue, r.priority, array_agg(distinct r.definition_id) as jobs
+        from yamlsched.job_runs r where r.id = any (run_ids) group by r.queue, r.priority
     ), next as materialized (
         select unnest(run_ids) as id
         union
@@ -1309,7 +1308,7 @@ begin
         from rest l
         cross join lateral (
             select e.id, e.definition_id from yamlsched.job_runs e
-            where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority
+            where e.namespace = of_namespace and e.queue = l.queue and e.priority = l.priority
               and e.blocked_on is null and e.finished_at is null and e.run_at <= now
               and e.locked_until is null and not e.unreleased
             order by e.run_at, e.id limit 1000) n
@@ -1507,16 +1506,16 @@ as $$
     select f.name from found f where f.name is not null
 $$;
 
--- How many due runs that stand at gates are not blocked, of the first thousand of each lane and
+-- How many due runs that stand at gates are not blocked, of the first thousand of each queue and
 -- level: they have been offered room, or no claim has met them.
 create function yamlsched.unclaimed(of_namespace text, now timestamptz) returns bigint
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select count(*)
-    from yamlsched.lanes(of_namespace) l
+    from yamlsched.queue_levels(of_namespace) l
     cross join lateral (
         select e.definition_id, e.exclusive from yamlsched.job_runs e
-        where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority
+        where e.namespace = of_namespace and e.queue = l.queue and e.priority = l.priority
           and e.blocked_on is null and e.finished_at is null and e.run_at <= unclaimed.now
           and e.locked_until is null
         order by e.run_at, e.id limit 1000) e
@@ -1578,8 +1577,8 @@ end
 $$;
 
 -- Once a minute: return permits whose runs have ended, which only a session that died leaves; make
--- gates that a partial restore has lost, and move runs out of lanes that no job has. Returns how
--- many runs had left permits: see namespaces.repairs.
+-- gates that a partial restore has lost, and move runs to the queues of their jobs: where they are,
+-- there may be no worker. Returns how many runs had left permits: see namespaces.repairs.
 create function yamlsched.repair(of_namespace text, now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
@@ -1602,19 +1601,20 @@ begin
         perform yamlsched.release(of_namespace, ids, now);
     end if;
     update yamlsched.job_runs r
-    set lane = d.lane
+    set queue = d.queue
     from yamlsched.job_definitions d
     where d.id = r.definition_id and r.id = any (array(
-        select m.id
-        from (select distinct l.lane from yamlsched.lanes(of_namespace) l) l
-        cross join lateral (
-            select e.id from yamlsched.job_runs e
-            where e.namespace = of_namespace and e.lane = l.lane and e.blocked_on is null
-              and e.finished_at is null and e.locked_until is null
-            limit 1000 for no key update skip locked) m
-        where l.lane <> 'local'         -- which every worker has
-          and l.lane not in (select j.lane from yamlsched.job_definitions j
-                             where j.namespace = of_namespace and j.retired_at is null)));
+        select m.id from yamlsched.job_runs m
+        where m.id = any (array(
+            select e.id from yamlsched.queue_levels(of_namespace) l
+            cross join lateral (
+                select e.id, e.definition_id from yamlsched.job_runs e
+                where e.namespace = of_namespace and e.queue = l.queue and e.priority = l.priority
+                  and e.blocked_on is null and e.finished_at is null
+                order by e.run_at, e.id limit 1000) e
+            join yamlsched.job_definitions j on j.id = e.definition_id and j.queue <> l.queue))
+          and m.finished_at is null and m.locked_until is null
+        for no key update skip locked));
     insert into yamlsched.gates (namespace, name)
     select of_namespace, k.kind || d.id
     from yamlsched.job_definitions d cross join unnest(array['after/', 'closed/', 'job/']) k (kind)
@@ -1811,7 +1811,7 @@ select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.sche
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
        r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.blocked_on, r.lane, r.unreleased
+       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased
 from yamlsched.job_runs r
 where r.finished_at is null and r.blocked_on is null
 union all
@@ -1819,7 +1819,7 @@ select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.sche
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
        r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.blocked_on, r.lane, r.unreleased
+       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased
 from yamlsched.job_runs r
 where r.finished_at is null and r.blocked_on is not null;
 

@@ -69,15 +69,15 @@ cross join lateral (
 insert into yamlsched.job_runs
     (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, priority,
         max_attempts,
-     exclusive, lane, by_hand, created_at, updated_at)
+     exclusive, queue, by_hand, created_at, updated_at)
 select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.priority,
        d.max_attempts,
-       d.overlap <> 'allow', d.lane, %(by_hand)s, %(now)s, %(now)s
+       d.overlap <> 'allow', d.queue, %(by_hand)s, %(now)s, %(now)s
 from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[],
     %(run_at)s::timestamptz[])
     with ordinality as s (id, key, slot, run_at, nth)
 cross join lateral (
-    select j.id, j.namespace, j.job_type, j.payload, j.priority, j.max_attempts, j.overlap, j.lane
+    select j.id, j.namespace, j.job_type, j.payload, j.priority, j.max_attempts, j.overlap, j.queue
     from yamlsched.job_definitions j
     where j.id = s.id
     offset 0

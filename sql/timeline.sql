@@ -51,7 +51,7 @@ select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d
        d.timezone, d.max_attempts,
        d.backoff, d.timeout, d.overlap, d.catchup, d.catchup_window, d.spread, d.start_within,
        d.finish_within, d.on_dead, d.enabled,
-       (array['high', 'normal', 'low'])[d.priority] as priority, d.isolation,
+       (array['high', 'normal', 'low'])[d.priority] as priority, d.queue,
        d.created_at, d.updated_at,
        d.after, array(select f.job_type from yamlsched.job_definitions f
                       where f.namespace = d.namespace and d.job_type = any (f.after)

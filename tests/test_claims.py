@@ -25,11 +25,11 @@ Claiming = Callable[[int], list[int]]
 
 
 class Worker:
-    """The claims of one worker for the lane local."""
+    """The claims of one worker for the queue default."""
 
     def __init__(self, runner: asyncio.Runner, dsn: str, polls: bool = False) -> None:
         self.runner, self.session = runner, WorkerSession(Database(dsn), WORKER_SETTINGS)
-        self.claims = Claims(self.session, "default", "web-1:1", "local", polls)
+        self.claims = Claims(self.session, "default", "web-1:1", "default", polls)
 
     def claim(self, limit: int = 10) -> list[int]:
         """Claim once; return the ids of the runs."""
@@ -171,23 +171,17 @@ def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
     runner.run(worker.session.drop())
 
 
-def test_a_run_that_was_created_for_another_lane_is_moved_to_that_of_its_job(
+def test_a_run_that_was_created_for_another_queue_is_moved_to_that_of_its_job(
     db: psycopg.Connection[Any], worker: Worker
 ) -> None:
-    shared = a_job(db, "shared", isolation="shared")
-    runs = {
-        a_run(db, shared, lane="shared"): "shared",
-        a_run(db, shared): "shared",
-    }
-    suspect = a_run(db, shared, error_type="WorkerDied")  # for a process of its own
-    call = a_run(db, shared, idempotency_key=f"on_dead:{suspect}")  # likewise
-    at_gate = a_run(db, shared, error_type="WorkerDied", exclusive=True)
+    mail = a_job(db, "mail", queue="mail")
+    there, here = a_run(db, mail, queue="mail"), a_run(db, mail)
+    call, at_gate = a_run(db, mail, idempotency_key="on_dead:1"), a_run(db, mail, exclusive=True)
 
-    assert worker.claim() == [suspect, call, at_gate]
+    assert worker.claim() == []
 
-    assert {run: row(db, run).lane for run in runs} == runs
-    assert row(db, at_gate).lane == "local"
-    assert [row(db, run).status for run in runs] == ["queued"] * 2
+    assert [row(db, run).queue for run in (there, here, call, at_gate)] == ["mail"] * 4
+    assert [row(db, run).status for run in (there, here, call, at_gate)] == ["queued"] * 4
     assert not worker.claims.is_exhausted or worker.claim() == []
 
 

@@ -12,11 +12,11 @@ import psycopg
 from support.rows import a_job
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
-from yamlsched.schedule.job import Isolation, Job
+from yamlsched.schedule.job import Job, Mode, Queue
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import Claims
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
-from yamlsched.worker.lanes import Lanes
+from yamlsched.worker.queues import Queues
 from yamlsched.worker.worker import Worker
 
 RAISED = AttemptEnd(EndKind.RAISED, "no route to host", "OSError")
@@ -136,18 +136,30 @@ def test_runs_that_were_released_are_claimed_before_later_ones(
     assert executor.submitted == [*ids[:6], *ids[:2], *ids[6:]]
 
 
-def test_a_reload_adds_an_executor_while_the_worker_claims_for_the_others() -> None:
+def test_a_reload_adds_and_removes_queues_while_the_worker_claims_from_the_others() -> None:
     events = EventQueue()
-    lanes = Lanes(
+    queues = Queues(
         ScriptedExecutor(events),
         lambda name: cast(Claims, None),
-        lambda name: ScriptedExecutor(events),
+        lambda name, queue: ScriptedExecutor(events),
     )
 
-    claiming = iter(lanes)
-    first = next(claiming)
-    jobs = {"purge": Job(name="purge", handler="h.f", isolation=Isolation.SHARED)}
-    lanes.open(Workload("", "default", jobs, ClaimScope(), Path("schedules.yaml")))
+    def serve(**named: Queue) -> None:
+        jobs = {
+            name: Job(name=name, handler="h.f", queue=name, queue_rules=queue)
+            for name, queue in named.items()
+        }
+        queues.open(Workload("", "default", jobs, ClaimScope(), Path("schedules.yaml")))
 
-    assert [first.name, *(lane.name for lane in claiming)] == ["local"]
-    assert [lane.name for lane in lanes] == ["local", "shared"]
+    serve(default=Queue(), web=Queue())
+    claiming = iter(queues)
+    first = next(claiming)
+    serve(default=Queue(), mail=Queue(Mode.ASYNC))
+
+    assert [first.name, *(queue.name for queue in claiming)] == ["default", "web"]
+    assert [queue.name for queue in queues] == ["default", "mail"]
+    assert [queue.executor is queues.processes for queue in queues] == [True, False]
+    assert [queue.name for queue in queues.in_turn()] == ["mail", "default"]
+    assert len(queues.executors) == 2
+    serve(default=Queue())
+    assert len(queues.executors) == 2  # the other one may hold attempts

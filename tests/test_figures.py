@@ -95,7 +95,7 @@ JOBS = {
     "code_75": 'command: [/bin/sh, -c, "exit 75"], max_attempts: 2, backoff: {policy: fixed, delay: 1s}',
     "killed": f'command: [/bin/sh, -c, "kill -9 $$"], {ONCE}',
     "alarmed": f"handler: work:raises, on_dead: work:pages, {ONCE}",
-    "shared": f"handler: work:shared, isolation: shared, {ONCE}",
+    "shared": f"handler: work:shared, queue: shared, {ONCE}",
     "waits": "handler: work:raises, backoff: {policy: fixed, delay: 1h, jitter: 0}",
     "snoozes": "handler: work:snoozes",
     "cancelled": "handler: work:works",
@@ -124,7 +124,8 @@ def night(
 
     def write(jobs: dict[str, str]) -> None:
         lines = [f"  {name}: {{{entry}}}" for name, entry in jobs.items()]
-        (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n" + "\n".join(lines) + "\n")
+        text = "\n".join(["version: 1", "queues: {shared: {mode: async}}", "jobs:", *lines, ""])
+        (tmp_path / "schedules.yaml").write_text(text)
 
     def is_settled() -> bool:
         run("work")

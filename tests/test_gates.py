@@ -724,7 +724,7 @@ def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator
     )
     values = {
         "namespace": "default",
-        "lane": "local",
+        "queue": "default",
         "token": "C",
         "limit": 10,
         "now": NOW,

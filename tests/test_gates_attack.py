@@ -32,7 +32,7 @@ OUTCOMES = [
 
 
 class Attack:
-    """Workers of two lanes, and operators. ``alive`` counts what executes, by turn and limit, beside the database."""
+    """Workers of two queues, and operators. ``alive`` counts what executes, by turn and limit, beside the database."""
 
     def __init__(self, dsn: str, jobs: dict[int, tuple[str, str | None]], seed: int) -> None:
         self.dsn, self.jobs, self.choice = dsn, jobs, random.Random(seed)
@@ -55,8 +55,8 @@ class Attack:
                 self.violations.append(f"{what}: {self.alive[what]} at once")
         return held
 
-    async def work(self, name: str, lane: str) -> None:
-        """Claim and end runs, as a worker of ``lane``, until the attack is over and nothing is left."""
+    async def work(self, name: str, queue: str) -> None:
+        """Claim and end runs, as a worker of ``queue``, until the attack is over and nothing is left."""
         number, idle = 0, 0
         async with await psycopg.AsyncConnection.connect(
             self.dsn, autocommit=True, row_factory=namedtuple_row
@@ -64,7 +64,7 @@ class Attack:
             while self.goes_on() or (self.is_draining and idle < 100):
                 number += 1
                 claimed, gated = await claiming.claim(
-                    connection, "default", f"{name}:{number}", 5, lane=lane
+                    connection, "default", f"{name}:{number}", 5, queue=queue
                 )
                 await claiming.claim_gated(
                     connection, "default", claimed, f"{name}:g{number}", gated
@@ -113,11 +113,11 @@ class Attack:
 
 
 def create(db: Any, job: int, number: int) -> None:
-    """Create a slot run of a job, or of one with overlap allow a run, in the lane of the job."""
+    """Create a slot run of a job, or of one with overlap allow a run, in the queue of the job."""
     db.execute(
         "insert into yamlsched.job_runs "
-        "(namespace, definition_id, job_type, run_at, max_attempts, priority, lane, exclusive, scheduled_for) "
-        "select namespace, id, job_type, clock_timestamp(), 100, 1 + %s %% 3, lane, overlap <> 'allow', "
+        "(namespace, definition_id, job_type, run_at, max_attempts, priority, queue, exclusive, scheduled_for) "
+        "select namespace, id, job_type, clock_timestamp(), 100, 1 + %s %% 3, queue, overlap <> 'allow', "
         "case when overlap <> 'allow' then 'epoch'::timestamptz + %s * interval '1 s' end "
         "from yamlsched.job_definitions where id = %s",
         [number, number, job],
@@ -128,14 +128,14 @@ def create(db: Any, job: int, number: int) -> None:
 def test_without_a_sweep_no_run_is_left_to_wait_and_no_limit_or_turn_is_exceeded(
     db: psycopg.Connection[Any], dsn: str, seed: int
 ) -> None:
-    # given jobs with turns, with a limit, with both, and with neither, in two lanes
+    # given jobs with turns, with a limit, with both, and with neither, in two queues
     kinds = [("wait", None), ("allow", "pool"), ("wait", "pool"), ("allow", None)]
     jobs = {}
     for number in range(12):
         overlap, limit = kinds[number % 4]
-        lane = "shared" if number % 3 == 0 else "process"
+        queue = "other" if number % 3 == 0 else "default"
         name = f"job_{number}"
-        jobs[a_job(db, name, overlap=overlap, limit_name=limit, isolation=lane, schedule=None)] = (
+        jobs[a_job(db, name, overlap=overlap, limit_name=limit, queue=queue, schedule=None)] = (
             name,
             limit,
         )
@@ -144,10 +144,10 @@ def test_without_a_sweep_no_run_is_left_to_wait_and_no_limit_or_turn_is_exceeded
 
     # when many sessions work on them at once
     async def run() -> None:
-        lanes = ["local", "local", "local", "shared"] * (SESSIONS // 4)
+        queues = ["default", "default", "default", "other"] * (SESSIONS // 4)
         operators = [asyncio.to_thread(attack.operate) for _ in range(4)]
         await asyncio.gather(
-            *(attack.work(f"w{n}", lane) for n, lane in enumerate(lanes)), *operators
+            *(attack.work(f"w{n}", queue) for n, queue in enumerate(queues)), *operators
         )
         with database.connect(dsn) as own:
             at_rest = own.execute(
@@ -163,7 +163,7 @@ def test_without_a_sweep_no_run_is_left_to_wait_and_no_limit_or_turn_is_exceeded
             attack.violations += [f"repaired: {repaired}"] if repaired != (0,) else []
             pauses.resume(own, "default", list(jobs), "ann")
         attack.is_draining = True
-        await asyncio.gather(*(attack.work(f"d{n}", lane) for n, lane in enumerate(lanes)))
+        await asyncio.gather(*(attack.work(f"d{n}", queue) for n, queue in enumerate(queues)))
 
     asyncio.run(run())
 

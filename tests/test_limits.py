@@ -37,7 +37,7 @@ OPEN, LIMIT = None, "limit"
 
 
 class Worker:
-    """Claims and finishes runs of one lane on its own session, without the sweep of a worker."""
+    """Claims and finishes runs of one queue on its own session, without the sweep of a worker."""
 
     def __init__(self, dsn: str) -> None:
         self.runner = asyncio.Runner()
@@ -45,10 +45,12 @@ class Worker:
         self.connection = self.runner.run(connect)
         self.claims = 0
 
-    def claim(self, limit: int = 10, now: datetime = NOW, lane: str = "local") -> list[ClaimedRun]:
+    def claim(
+        self, limit: int = 10, now: datetime = NOW, queue: str = "default"
+    ) -> list[ClaimedRun]:
         async def ask() -> list[ClaimedRun]:
             given = (self.connection, "default", f"claim {self.claims}", limit)
-            claimed, gated = await claiming.claim(*given, now=now, lane=lane)
+            claimed, gated = await claiming.claim(*given, now=now, queue=queue)
             await claiming.claim_gated(
                 self.connection, "default", claimed, f"gated {self.claims}", gated, now=now
             )
@@ -312,16 +314,16 @@ def test_a_call_of_on_dead_needs_no_number(db: Db, worker: Worker) -> None:
     assert number(db, call) is None
 
 
-def test_a_lane_without_workers_holds_up_no_other_lane(db: Db, worker: Worker) -> None:
+def test_a_queue_without_workers_holds_up_no_other_queue(db: Db, worker: Worker) -> None:
     limit(db, 1)
     away, here = (
-        a_job(db, name, limit_name="warehouse", isolation=isolation)
-        for name, isolation in (("a", "shared"), ("b", "process"))
+        a_job(db, name, limit_name="warehouse", queue=queue)
+        for name, queue in (("a", "shared"), ("b", "default"))
     )
     held = due(db, here)
-    other, local = due(db, away, 1, lane="shared"), due(db, here, 2)
+    other, local = due(db, away, 1, queue="shared"), due(db, here, 2)
     [first] = worker.claim()
-    assert worker.claim(lane="shared") == []
+    assert worker.claim(queue="shared") == []
     assert worker.claim() == []
     assert blocked(db, other, local) == [LIMIT, LIMIT]
 
@@ -330,7 +332,7 @@ def test_a_lane_without_workers_holds_up_no_other_lane(db: Db, worker: Worker) -
 
     assert (first.id, blocked(db, other, local)) == (held, [OPEN, OPEN])
     assert ids(worker.claim(now=NOW + 2 * SECOND)) == [local]
-    assert worker.claim(lane="shared") == []
+    assert worker.claim(queue="shared") == []
 
 
 def test_a_job_that_a_host_cannot_start_holds_up_no_other_job(db: Db, worker: Worker) -> None:

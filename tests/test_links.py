@@ -21,10 +21,11 @@ from yamlsched.worker.permits import permit_folder
 
 SCHEDULE = """\
 version: 1
+queues: {{shared: {{mode: async}}}}
 defaults: {{max_attempts: 1, backoff: {{policy: fixed, delay: 0s}}}}
 jobs:
   version: {{handler: h.version}}
-  shared: {{handler: h.shared, isolation: shared}}
+  shared: {{handler: h.shared, queue: shared}}
   waits: {{handler: h.waits}}
   where: {{command: [pwd], output: {{keep: always}}}}
   only_{0}: {{handler: h.version}}

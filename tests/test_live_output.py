@@ -59,7 +59,7 @@ def test_what_a_running_attempt_prints_is_written_and_replaced_by_what_is_kept(
     entries: dict[str, dict[str, Any]] = {
         "handler": {"handler": "support.handlers.prints_and_waits"},
         "command": {"command": ["/bin/sh", "-c", script]},
-        "shared": {"handler": "support.shared_handlers.prints_and_waits", "isolation": "shared"},
+        "shared": {"handler": "support.shared_handlers.prints_and_waits", "queue": "shared"},
     }
     project.sync(job={**entries[job], "output": {"keep": "always"}})
     [run] = project.enqueue("job")

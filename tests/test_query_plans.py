@@ -108,7 +108,7 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 def claim(token: str, limit: int = LIMIT) -> dict[str, Any]:
     given = {
         "namespace": "default",
-        "lane": "local",
+        "queue": "default",
         "token": token,
         "limit": limit,
         "now": None,
@@ -204,11 +204,11 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
 
 
 TYPES = {
-    "namespace": "text", "lane": "text", "priorities": "smallint[]", "offsets": "int[]", "limits": "int[]",
+    "namespace": "text", "queue": "text", "priorities": "smallint[]", "offsets": "int[]", "limits": "int[]",
     "token": "text", "limit": "bigint", "newest": "bigint", "skipped": "bigint[]", "now": "timestamptz",
     "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]", "statuses": "text[]", "delays": "float8[]",
     "refunds": "boolean[]", "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]",
-    "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]", "lanes": "text[]", "ended": "text[]",
+    "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]",
     "revision": "text", "cpu_seconds": "float8[]", "peaks": "bigint[]",
 }  # fmt: skip
 """The parameters of a worker's statements."""

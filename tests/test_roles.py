@@ -544,7 +544,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "has_succeeded()",
                 "is_failing()",
                 "is_still_dead()",
-                "lanes()",
+                "queue_levels()",
                 "is_failing()",
                 "lock_gates()",
                 "messages_due()",

@@ -710,7 +710,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     db: psycopg.Connection[Any], dsn: str, ask: Ask
 ) -> None:
     run = due(db, a_job(db))
-    given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON}
+    given = {"namespace": "default", "queue": "default", "token": "A", "limit": 10, "now": NOON}
     given |= {
         "priorities": claiming.levels(0.0),
         "newest": 10**9,
@@ -744,7 +744,10 @@ def test_a_run_that_ends_or_is_renewed_while_a_reclaim_reads_is_not_lost(
         ask(store.finish, "default", [(ended, SUCCESS)])
         ask(store.heartbeat, [renewed], now=later)
 
-    assert held_up(db, dsn, "reclaim", b"from yamlsched.lanes(%(namespace)s) l", given, write) == []
+    assert (
+        held_up(db, dsn, "reclaim", b"from yamlsched.queue_levels(%(namespace)s) l", given, write)
+        == []
+    )
 
     assert [row(db, run.id).status for run in (ended, renewed)] == ["succeeded", "running"]
 

@@ -28,7 +28,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
         project.sync(
             handle={"handler": HANDLE, "max_attempts": 2},
             handle_async={"handler": handle_async},
-            shared={"handler": handle_async, "isolation": "shared"},
+            shared={"handler": handle_async, "queue": "shared"},
             nothing={},
         )
         yield project

@@ -280,12 +280,14 @@ def a_host(hosts: Hosts, name: str) -> None:
     slots = {"handler": "jobs.execute", "cron": "* * * * *", "catchup": "all", **common}
     jobs = {
         "plain": {"handler": "jobs.execute", **common},
-        "shared": {"handler": "jobs.execute_shared", "isolation": "shared", **common},
+        "shared": {"handler": "jobs.execute_shared", "queue": "shared", **common},
         "paused": {"handler": "jobs.execute", **common},
         "minutely": {"overlap": "allow", **slots},
         **{name: {"overlap": "wait", **slots} for name in TURNS},
     }
-    (folder / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": jobs}))
+    (folder / "schedules.yaml").write_text(
+        json.dumps({"version": 1, "queues": {"shared": {"mode": "async"}}, "jobs": jobs})
+    )
 
 
 class Calls:

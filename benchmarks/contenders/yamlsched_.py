@@ -28,7 +28,10 @@ jobs:
   fails: {handler: bench_handlers.fails, max_attempts: 1}
   fans_out: {handler: bench_handlers.fans_out}
 """
-SHARED = "  shares: {handler: bench_handlers.awaits, isolation: shared}\n"  # claimed on its own, at a cost to others
+SHARED = """\
+  shares: {{handler: bench_handlers.awaits, queue: shared}}
+queues: {{shared: {{mode: async, concurrency: {}}}}}
+"""  # claimed on its own, at a cost to others
 HANDLERS = """\
 import asyncio
 import os
@@ -133,7 +136,7 @@ class Yamlsched:
         with psycopg.connect(dsn) as connection:
             if ms:
                 connection.execute(
-                    "update yamlsched.job_runs r set job_type = d.job_type, definition_id = d.id, lane = d.lane "
+                    "update yamlsched.job_runs r set job_type = d.job_type, definition_id = d.id, queue = d.queue "
                     "from yamlsched.job_definitions d where d.job_type = %(job)s and r.finished_at is null",
                     {"job": job},
                 )

@@ -35,7 +35,7 @@ async def claim_due(
     limit: int,
     scope: ClaimScope = EVERYTHING,
     now: datetime | None = None,
-    lane: str = "local",
+    queue: str = "default",
 ) -> list[ClaimedRun]:
     """Reclaim and sweep as a worker does each second, then claim due runs, those at gates included, under ``token``."""
     await claiming.reclaim(connection, namespace, now=now)
@@ -47,7 +47,7 @@ async def claim_due(
     )
     await claiming.sweep(connection, namespace, now)
     claimed, gated = await claiming.claim(
-        connection, namespace, token, limit, scope, now=now, lane=lane
+        connection, namespace, token, limit, scope, now=now, queue=queue
     )
     await claiming.claim_gated(connection, namespace, claimed, token, gated, now=now)
     return sorted(claimed.runs)

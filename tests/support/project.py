@@ -163,6 +163,7 @@ class Project:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[str, int | dict[str, Any]] = field(default_factory=dict)
     """A number is that of a limit which counts all runs together."""
+    queues: dict[str, dict[str, Any]] = field(default_factory=lambda: {"shared": {"mode": "async"}})
     notify: dict[str, dict[str, Any]] = field(default_factory=dict)
     number: int = 0
     pids: list[int] = field(default_factory=list)
@@ -190,7 +191,7 @@ class Project:
             name: {"max": limit} if isinstance(limit, int) else limit
             for name, limit in self.limits.items()
         }
-        settings = {"limits": limits, "notify": self.notify}
+        settings = {"limits": limits, "queues": self.queues, "notify": self.notify}
         self.file.write_text(json.dumps({"version": 1, **settings, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:

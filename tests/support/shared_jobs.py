@@ -1,4 +1,4 @@
-"""Jobs with isolation: shared in a project, and what became of their runs."""
+"""Jobs of a queue with mode: async in a project, and what became of their runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.project import Process, Project
 def shared(handler: str, **job: Any) -> dict[str, Any]:
     return {
         "handler": f"support.shared_handlers.{handler}",
-        "isolation": "shared",
+        "queue": "shared",
         "max_attempts": 2,
         **job,
     }

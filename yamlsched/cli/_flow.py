@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,28 @@ import click
 from yamlsched import log
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings
-from yamlsched.schedule.file import absolute
+from yamlsched.schedule.file import NO_QUEUE, absolute
 from yamlsched.service.steps import Target, WorkOptions
 from yamlsched.show.terminal import printable
+
+
+def queue_names(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    """Return the names of an option; () for ``none``."""
+    if value is None or value.strip() == NO_QUEUE:
+        return None if value is None else ()
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
+    for name in names:
+        if name == NO_QUEUE:
+            raise click.UsageError(f"{option.opts[0]}: {NO_QUEUE} stands alone")
+        if not re.fullmatch("[a-z][a-z0-9_]{0,62}", name):
+            raise click.UsageError(
+                f'{option.opts[0]}: "{name}" is not a queue name: write default, or'
+                " --queue mail,default for several"
+            )
+    return names
+
 
 work_options = _filters.combine(
     click.option(
@@ -22,9 +42,11 @@ work_options = _filters.combine(
         help="Maximum number of parallel runs on this host (number of cores, at least 4).",
     ),
     click.option(
-        "--async-concurrency",
-        type=click.IntRange(1, 10_000),
-        help="Maximum number of parallel runs of shared jobs on this host (200).",
+        "--queue",
+        "queues",
+        metavar="NAME,...",
+        callback=queue_names,
+        help="Serve these queues only, or none. Without it: all that are not dedicated.",
     ),
     click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs."),
     click.option(
@@ -50,13 +72,14 @@ def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False
         environment=settings.env,
         namespace=settings.namespace,
         handler_folders=tuple(str(absolute(Path(folder))) for folder in options["paths"]),
+        queues=options.get("queues"),
         may_migrate=migrate or settings.is_embedded,
     )
 
 
 def limits(options: Mapping[str, Any]) -> WorkOptions:
     """Return the limits of a worker that the command line sets."""
-    names = ("concurrency", "async_concurrency", "max_runs", "max_time", "grace")
+    names = ("concurrency", "max_runs", "max_time", "grace")
     return WorkOptions(**{name: options[name] for name in names})
 
 

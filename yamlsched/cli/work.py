@@ -40,6 +40,8 @@ def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any)
         raise click.UsageError(
             '--migrate requires --loop; before a single "work", run "yamlsched migrate"'
         )
+    if options["queues"] == () and not is_loop:
+        raise click.UsageError('--queue none leaves a single "work" nothing to do')
     configure_log(settings)
     result = flow(
         target(settings, options, migrate), limits(options), show_messages, companions.show

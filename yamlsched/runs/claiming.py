@@ -15,9 +15,8 @@ import psycopg
 from yamlsched.db.connection import escape_for
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import (
-    LOCAL,
+    DEFAULT_QUEUE,
     LOST_WORKER,
-    PROCESS_ENDED,
     ClaimedRun,
     Priority,
     released,
@@ -31,7 +30,7 @@ from yamlsched.runs.statements import (
 )
 
 MAX_RECLAIMED_ENTRIES = 1_000
-"""Unfinished runs of each lane and level that are looked at each second for leases that are over.
+"""Unfinished runs of each queue and level that are looked at each second for leases that are over.
 """
 FIELDS = itemgetter(slice(len(ClaimedRun._fields)))
 """Takes the fields of a ``ClaimedRun`` from a row of a claim."""
@@ -92,11 +91,11 @@ async def claim(
     limit: int,
     scope: ClaimScope = ClaimScope(),
     now: datetime | None = None,
-    lane: str = LOCAL,
+    queue: str = DEFAULT_QUEUE,
     busy: Collection[int] = (),
     chance: float = 0.0,
 ) -> tuple[ClaimResult, list[int]]:
-    """Claim up to ``limit`` due runs of ``lane`` under ``token``, which must be new.
+    """Claim up to ``limit`` due runs of ``queue`` under ``token``, which must be new.
 
     Returns also the ids of those that stand at a gate, for ``claim_gated``. ``busy`` are jobs to
     step over, whose gates the claim before did not get; ``chance`` is that of ``levels``. Each
@@ -105,14 +104,13 @@ async def claim(
     """
     values = {
         "namespace": namespace,
-        "lane": lane,
+        "queue": queue,
         "token": token,
         "limit": limit,
         "now": now,
         "priorities": levels(chance),
         "newest": str(scope.newest),
         "skipped": array((*scope.others, *busy)),
-        "ended": array(PROCESS_ENDED),
         "revision": scope.revision,
     }
     rows = await rows_of(connection, "claim", values)
@@ -173,7 +171,7 @@ async def reclaim(
     """End the attempts whose leases are over, but not those of the runs ``held``, and return their
     permits.
 
-    Unless it ``is_complete``, it looks only at the first unfinished runs of each lane and level,
+    Unless it ``is_complete``, it looks only at the first unfinished runs of each queue and level,
     where those are that are executed.
     """
     result = ReclaimResult()

@@ -29,16 +29,14 @@ retry, for a later death of it, its number of attempts: ``on_dead:118``, ``on_de
 ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 
-LOCAL = "local"
-"""The lane of attempts that have a process of the host to themselves."""
-SHARED = "shared"
-"""The lane of attempts that share a process of the host, as coroutines."""
+DEFAULT_QUEUE = "default"
+"""The queue of jobs that name none."""
 WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
 PROCESS_ENDED = (WORKER_DIED, BLOCKED, UNSTOPPABLE)
 """The error types of attempts that ended with their process: it died, or was killed because of one
 of its runs.
 
-The next attempt of a shared job is alone in a process, in the lane local.
+The next attempt of a handler that is a coroutine has a process to itself.
 """
 
 
@@ -200,7 +198,6 @@ class Outcome(NamedTuple):
     output: str | None = None  # None: none is kept
     omitted_bytes: int = 0
     sessions_lost: int = 0  # the run's new count
-    lane: str | None = None  # where the next attempt executes; None: where this one did
     usage: Usage | None = None
 
     @property

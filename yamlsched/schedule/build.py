@@ -12,7 +12,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.jsonb import stored_bytes
 from yamlsched.runs.backoff import Backoff
-from yamlsched.runs.lifecycle import Keep
+from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Keep
 from yamlsched.schedule import timezones
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import (
@@ -20,12 +20,13 @@ from yamlsched.schedule.job import (
     TYPES,
     Catchup,
     ExitCodes,
-    Isolation,
     Job,
     Limit,
+    Mode,
     NotifyTarget,
     Output,
     Overlap,
+    Queue,
 )
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import SCHEMA, needed_keys
@@ -73,6 +74,7 @@ class Reader:
         self.findings = findings
         self.environments = environments
         self.limits: dict[str, Limit | None] = {}  # of the file; None: its entry is not valid
+        self.queues: dict[str, Queue | None] = {}  # the same
         self.calendars: dict[str, Calendar | None] = {}  # the same
         self.targets: dict[str, NotifyTarget | None] = {}  # the same
         self.has_environment_list = True
@@ -205,6 +207,10 @@ class Reader:
             spot, self.limits, "YS123", "limits", "Declare it at the top level under limits."
         )
 
+    def queue(self, spot: Spot) -> str | None:
+        remedy = f"Declare it at the top level: queues: {{{spot.value}: {{}}}}"
+        return self._declared(spot, self.queues, "YS121", "queues", remedy)
+
     def _declared(
         self,
         spot: Spot,
@@ -287,6 +293,7 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "environments": Reader.job_environments,
     "payload": Reader.payload,
     "limit": Reader.limit,
+    "queue": Reader.queue,
     "notify": Reader.notify,
 }
 """The reader of each key of a job: by the type of its field, except for keys with rules of their
@@ -341,7 +348,8 @@ def _build_job(
             values[key] = reader.read(spot.child(key))
     for key in unused:
         values.pop(key, None)
-    _check_isolation(values, spot, reader.findings)
+    values["queue_rules"] = reader.queues.get(values.get("queue", DEFAULT_QUEUE))
+    _refuse_command(values, spot, reader.findings)
     if has("cron") or has("crons") or has("after"):
         combine_cron(values, spot, reader.findings)
         _check_combinations(values, spot, defaults, reader.findings)
@@ -357,15 +365,14 @@ def _build_job(
     return Job(str(spot.path[-1]), paths=paths, targets=targets, **values)
 
 
-def _check_isolation(values: dict[str, Any], own: Spot, findings: Findings) -> None:
-    """Report ``isolation: shared`` of a command; from defaults it does not apply to one."""
-    if values.get("isolation") is not Isolation.SHARED or "command" not in values:
+def _refuse_command(values: dict[str, Any], own: Spot, findings: Findings) -> None:
+    """Report a command in a queue whose runs are coroutines."""
+    queue = values["queue_rules"]
+    if queue is None or queue.mode is not Mode.ASYNC or "command" not in own.value:
         return
-    if "isolation" in own.value:
-        what = f"{own}: isolation: shared does not apply: a command is a process of its own"
-        findings.error(own.child("isolation"), "YS122", what, "Remove one of the two.")
-    else:
-        values["isolation"] = Isolation.PROCESS
+    spot, name = own.get("queue") or own.child("command").key, values.get("queue", DEFAULT_QUEUE)
+    what = f"{own}: queue {quoted(name)} has mode: async, and a command is a process of its own"
+    findings.error(spot, "YS122", what, "Write queue: with the name of one with mode: process.")
 
 
 def _check_combinations(

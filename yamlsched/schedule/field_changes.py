@@ -66,7 +66,7 @@ def _flow(value: Any) -> str:
 
 NESTED = ("payload", "env", "exit_codes", "output", "calendars")
 """Mappings whose keys are compared one by one."""
-SETTINGS = ("timezone", "environments", "retention", "paths", "limits", "notify")
+SETTINGS = ("timezone", "environments", "retention", "paths", "queues", "limits", "notify")
 """The keys of a file outside of jobs that are compared."""
 
 
@@ -124,7 +124,7 @@ def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
     for key in SETTINGS:
         if key not in before or key not in after:
             continue
-        if key in ("retention", "limits", "notify"):
+        if key in ("retention", "queues", "limits", "notify"):
             yield from differences(before[key], after[key], f"{key}.")
         else:
             yield from differences({key: before[key]}, {key: after[key]})

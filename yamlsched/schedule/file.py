@@ -9,6 +9,8 @@ from pathlib import Path
 from yamlsched.errors import EnvironmentFailed
 
 MAX_FILE_BYTES = 4_000_000
+NO_QUEUE = "none"
+"""What --queue says of a host that serves no queue; no queue has this name."""
 
 
 def absolute(path: Path) -> Path:

@@ -57,8 +57,8 @@ def _check_calls(loaded: Loaded, calls: Calls, sources: Sources, findings: Findi
             remedy = "Do the work without yield, or call it from a function that consumes it."
             findings.error(spot, "YS306", message, remedy)
         elif key == "handler":
-            if calls.is_shared:
-                _check_shared(dotted, spot, function, findings)
+            if calls.async_queue is not None:
+                _check_async(calls.async_queue, dotted, spot, function, findings)
             _check_payload(loaded, calls, spot, Parameters.of(dotted, function.stub), findings)
         elif not _takes_one(function.stub):
             name = function.stub.__name__
@@ -78,18 +78,25 @@ def _takes_one(handler: Callable[..., object]) -> bool:
     return True
 
 
-def _check_shared(dotted: str, spot: Spot, function: Function, findings: Findings) -> None:
+def _check_async(
+    queue: str, dotted: str, spot: Spot, function: Function, findings: Findings
+) -> None:
     """Report a handler that cannot share a process, and one that had better not."""
     if not inspect.iscoroutinefunction(function.stub):
-        message = f"{spot}: {dotted} is not an async def, which isolation: shared requires"
-        remedy = f"Write async def {function.stub.__name__}, or isolation: process."
+        message = f"{spot}: {_not_async(dotted, queue)}"
+        remedy = f"Write async def {function.stub.__name__}, or name another queue."
         findings.error(spot, "YS312", message, remedy)
     elif re.search(r"\.once\(.*in_doubt='raise'", ast.unparse(function.node)):
         message = (
             f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process'
             " leaves it dead"
         )
-        findings.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
+        remedy = "Name a queue with mode: process, or write another in_doubt."
+        findings.warning(spot, "YS428", message, remedy)
+
+
+def _not_async(dotted: str, queue: str) -> str:
+    return f"{dotted} is not an async def, which queue {quoted(queue)} requires (mode: async)"
 
 
 class Parameters(NamedTuple):
@@ -226,8 +233,9 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
     if calls is None:
         takes = _takes_one(handler)
         return "" if takes else f"{dotted} must take one argument, the run that is dead"
-    if calls.is_shared and not inspect.iscoroutinefunction(inspect.unwrap(handler)):
-        return f"{dotted} is not an async def, which isolation: shared requires"
+    is_coroutine = inspect.iscoroutinefunction(inspect.unwrap(handler))
+    if calls.async_queue is not None and not is_coroutine:
+        return _not_async(dotted, calls.async_queue)
     if calls.payload is None:
         return ""
     try:

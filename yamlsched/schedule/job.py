@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_type_hints
 from yamlsched import durations
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.runs.backoff import Backoff
-from yamlsched.runs.lifecycle import LOCAL, SHARED, Keep, Priority
+from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Keep, Priority
 from yamlsched.timetable.calendars import Calendars, of_rows, to_rows, without_skipped
 from yamlsched.timetable.cron import Cron, parse_schedule, written
 from yamlsched.timetable.times import MAX_DURATION
@@ -78,11 +78,28 @@ class Limit:
         return {"max": self.max, **({"by": list(self.by)} if self.by else {})}
 
 
-class Isolation(StrEnum):
-    """Which attempts share a process of the host."""
+class Mode(StrEnum):
+    """Which attempts of a queue share a process."""
 
     PROCESS = "process"  # none: each has one of its own while it executes
-    SHARED = "shared"  # those of all shared jobs, as coroutines of one event loop
+    ASYNC = "async"  # all of them, as coroutines of one event loop
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """How the runs of a queue execute, and who serves it.
+
+    ``concurrency`` is how many of its runs one worker executes at once; None: what the host's limit
+    leaves, or of coroutines DEFAULT_ASYNC_CONCURRENCY.
+    """
+
+    mode: Mode = Mode.PROCESS
+    concurrency: int | None = None
+    dedicated: bool = False  # only workers that name it serve it
+
+    def to_yaml(self) -> dict[str, Any]:
+        keys = {"concurrency": self.concurrency, "dedicated": self.dedicated}
+        return {"mode": self.mode.value} | {key: value for key, value in keys.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +181,7 @@ class Job:
     exit_codes: ExitCodes = ExitCodes()
     payload: dict[str, Any] = field(default_factory=dict)
     requires_env: tuple[str, ...] = ()
-    isolation: Isolation = Isolation.PROCESS
+    queue: str = DEFAULT_QUEUE
     enabled: bool = True
     priority: Priority = Priority.NORMAL
     max_attempts: int = 5
@@ -188,6 +205,7 @@ class Job:
     tags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
     is_followed: bool = False  # of the file: other jobs follow it
+    queue_rules: Queue = Queue()  # of the file: those of its queue
     targets: tuple[
         tuple[str, NotifyTarget], ...
     ] = ()  # of the file: those of notifications, by name
@@ -223,9 +241,9 @@ class Job:
         return {calendar.name: calendar.to_yaml() for calendar in (*self.skip_on, *self.only_on)}
 
     @property
-    def lane(self) -> str:
-        """The executor of a worker that its attempts go to: SHARED or LOCAL."""
-        return SHARED if self.isolation is Isolation.SHARED else LOCAL
+    def is_async(self) -> bool:
+        """Whether its handler is one of many coroutines of a process."""
+        return self.queue_rules.mode is Mode.ASYNC
 
 
 def to_row(job: Job) -> dict[str, Any]:
@@ -398,7 +416,7 @@ COLUMNS = {
         COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same))
     )
     for item in fields(Job)
-    if item.name not in ("paths", "is_followed", "targets")
+    if item.name not in ("paths", "is_followed", "queue_rules", "targets")
 }
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {

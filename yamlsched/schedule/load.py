@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule import build, schema_check, timezones
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
-from yamlsched.schedule.job import Isolation, Job, Limit, NotifyTarget, Retention
+from yamlsched.schedule.job import Job, Limit, Mode, NotifyTarget, Queue, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import JOB_KEYS, NAME
 from yamlsched.schedule.settings import (
     build_environments,
     build_limits,
+    build_queues,
     build_retention,
     build_targets,
 )
@@ -34,7 +36,7 @@ class Calls:
     not.
 
     Each is None if it is absent or invalid; a job without a payload has an empty one.
-    ``is_shared``: the handler is called in a process that it shares. ``is_whole``: no key of the
+    ``async_queue``: its queue if its handler shares a process. ``is_whole``: no key of the
     entry is misspelt or unreadable, so that what is missing here is missing.
     """
 
@@ -45,7 +47,7 @@ class Calls:
     command: list[str] | None
     env: dict[str, str] | None
     cwd: str | None
-    is_shared: bool
+    async_queue: str | None
     has_cron: bool
     is_whole: bool
 
@@ -55,7 +57,7 @@ class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file.
-    ``limits``, ``notify`` and ``jobs`` have those whose own entry is valid, with what they inherit,
+    ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what they inherit,
     despite errors elsewhere. ``root`` is the top-level mapping, None if there is
     none. ``root`` and ``findings`` are for further checks.
     """
@@ -66,9 +68,13 @@ class Loaded:
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
     limits: dict[str, Limit] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
     notify: dict[str, NotifyTarget] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
+    served: Collection[str] | None = (
+        None  # queues whose handlers and programs are checked; None: all
+    )
     root: Spot | None = field(default=None, repr=False, compare=False)
     findings: Findings = field(repr=False, compare=False)
 
@@ -124,6 +130,8 @@ class Loaded:
             entry = job.value
             if not isinstance(entry, dict):
                 continue
+            if self.served is not None and self._queue(job) not in self.served:
+                continue
             yield Calls(
                 str(job.path[-1]),
                 self._valid(job, "handler"),
@@ -132,10 +140,19 @@ class Loaded:
                 self._valid(job, "command") if "command" in entry else None,
                 self._valid(job, "env"),
                 self._valid(job, "cwd"),
-                "command" not in entry and self._valid(job, "isolation") == Isolation.SHARED,
+                self._async_queue(job),
                 "cron" in entry or "crons" in entry,
                 not job.node.has_errors and entry.keys() <= JOB_KEYS.keys(),
             )
+
+    def _queue(self, job: Spot) -> str:
+        return str(self._valid(job, "queue") or DEFAULT_QUEUE)
+
+    def _async_queue(self, job: Spot) -> str | None:
+        """Return the queue of a job if its runs are coroutines."""
+        name = self._queue(job)
+        queue = self.queues.get(name)
+        return name if queue is not None and queue.mode is Mode.ASYNC else None
 
     def _valid(self, job: Spot, key: str) -> Any:
         """Return the plain value of a job's key, None if it is absent or invalid."""
@@ -190,6 +207,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
     retention = build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, findings))
     reader.limits = build_limits(root, reader)
+    reader.queues = build_queues(root, reader)
     reader.calendars = build_calendars(root, findings)
     reader.targets = build_targets(root, reader)
     jobs = follow(build.build_jobs(root, reader, zone, environment, paths), root, reader)
@@ -200,6 +218,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         environments=environments,
         retention=retention,
         paths=paths,
+        queues={name: queue for name, queue in reader.queues.items() if queue is not None},
         limits={name: limit for name, limit in reader.limits.items() if limit is not None},
         notify={name: target for name, target in reader.targets.items() if target is not None},
         # in another version, a job may mean something else

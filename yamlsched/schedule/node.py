@@ -140,6 +140,8 @@ class Spot:
             base, rest = f"job {quoted(str(path[1]))}", path[2:]
         elif path[:1] == ("limits",) and len(path) > 1:
             base, rest = f"limit {quoted(str(path[1]))}", path[2:]
+        elif path[:1] == ("queues",) and len(path) > 1:
+            base, rest = f"queue {quoted(str(path[1]))}", path[2:]
         elif path[:1] == ("calendars",) and len(path) > 1:
             base, rest = f"calendar {quoted(str(path[1]))}", path[2:]
         elif path[:1] == ("notify",) and len(path) > 1:

@@ -117,6 +117,8 @@ def not_a_name(spot: Spot, findings: Findings) -> None:
         kind = "namespace"
     elif spot.path[0] == "limits" or spot.path[-1] == "limit":
         kind = "limit name"
+    elif spot.path[0] == "queues" or spot.path[-1] == "queue":
+        kind = "queue name"
     elif spot.path[0] == "calendars" or {"skip_on", "only_on"} & {*spot.path}:
         kind = "calendar name"
     elif "notify" in spot.path:

@@ -80,6 +80,16 @@ MAX_COMMAND_LINE_CHARS = 200
 PLAIN_ITEM = re.compile(r"[A-Za-z0-9_./-]+")
 NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
 """What only a shell acts on."""
+SIZE_UNITS = {"maxItems": "items", "maxProperties": "entries", "maxLength": "characters"}
+FORMER_KEYS = {
+    "executor": "Write queue: NAME, and describe it at the top level: queues: {NAME: {...}}",
+    "executors": "Write queues: {NAME: {...}}, and queue: NAME in its jobs.",
+    "isolation": (
+        "Write queue: NAME, and at the top level queues: {NAME: {mode: async}} for coroutines that"
+        " share a process."
+    ),
+}
+"""What to write instead of keys that there were."""
 MISSING = {
     "version": "Write version: 1 as the first line.",
     "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
@@ -193,10 +203,8 @@ def _too_short(spot: Spot, schema: Schema, findings: Findings) -> None:
 
 
 def _too_long(spot: Spot, schema: Schema, findings: Findings) -> None:
-    unit, limit = (
-        ("items", schema["maxItems"])
-        if "maxItems" in schema
-        else ("characters", schema["maxLength"])
+    unit, limit = next(
+        (unit, schema[keyword]) for keyword, unit in SIZE_UNITS.items() if keyword in schema
     )
     findings.error(
         spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it."
@@ -244,13 +252,14 @@ def _unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
                 child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job."
             )
         else:
-            meant = _closest_key(key, spot, properties, findings)
+            former = FORMER_KEYS.get(key) if spot.path[:1] != ("queues",) else None
+            meant = None if former else _closest_key(key, spot, properties, findings)
             if meant is not None:
                 findings.intended.add((*spot.path, meant))
             message = (
                 f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
             )
-            remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
+            remedy = former or (f'Did you mean "{meant}"?' if meant else _place_of(child))
             findings.error(
                 child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}."
             )
@@ -391,6 +400,7 @@ REPORTERS: dict[str, Report] = {
     "enum": _not_a_choice,
     "maxItems": _too_long,
     "maxLength": _too_long,
+    "maxProperties": _too_long,
     "maximum": _out_of_range,
     "minItems": _too_short,
     "minLength": _too_short,

@@ -1,10 +1,12 @@
-"""Builds what a file says outside of its jobs: environments, limits, targets, retention."""
+"""Builds what a file says outside of its jobs: environments, limits, queues, targets, retention."""
 
 from __future__ import annotations
 
+from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule.build import Reader
+from yamlsched.schedule.file import NO_QUEUE
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.job import Limit, NotifyTarget, Retention
+from yamlsched.schedule.job import Limit, Mode, NotifyTarget, Queue, Retention
 from yamlsched.schedule.node import Spot
 from yamlsched.text import quoted
 
@@ -35,6 +37,22 @@ def build_limits(root: Spot, reader: Reader) -> dict[str, Limit | None]:
         if reader.findings.is_valid(entry):
             by = () if keys is None else reader.strings(keys)
             built[name] = Limit(reader.integer(entry.child("max")), by)
+    return built
+
+
+def build_queues(root: Spot, reader: Reader) -> dict[str, Queue | None]:
+    """Return the queues of the file, and ``default``; None for one whose entry is not valid."""
+    spot = root.get("queues")
+    built: dict[str, Queue | None] = {DEFAULT_QUEUE: Queue()}
+    for entry in spot.children() if spot is not None and isinstance(spot.value, dict) else ():
+        name = str(entry.path[-1])
+        if name == NO_QUEUE:
+            message = f"the queue name {quoted(name)} is reserved: --queue {name} serves no queue"
+            reader.findings.error(entry.key, "YS106", message, "Choose another name.")
+        built[name] = None
+        if reader.findings.is_valid(entry):
+            keys = {key: node.value for key, node in entry.value.items()}
+            built[name] = Queue(**keys | {"mode": Mode(keys.get("mode", Mode.PROCESS))})
     return built
 
 

@@ -47,7 +47,8 @@ class Target:
 
     ``database`` yields a DSN that can be used as long as the context lasts. ``namespace`` replaces
     that of the file. ``handler_folders`` are folders to import handlers from, in addition to the
-    file's own. ``may_migrate``: create or upgrade the tables where that is needed.
+    file's own. ``queues`` are those that are served; None: all that are not dedicated.
+    ``may_migrate``: create or upgrade the tables where that is needed.
     """
 
     file: Path
@@ -55,6 +56,7 @@ class Target:
     environment: str | None = None
     namespace: str | None = None
     handler_folders: tuple[str, ...] = ()
+    queues: tuple[str, ...] | None = None
     may_migrate: bool = False
 
     def read_file(self) -> ScheduleFile:
@@ -62,17 +64,15 @@ class Target:
         cannot be read.
         """
         folders = tuple(map(os.path.realpath, self.handler_folders))
-        return replace(
-            ScheduleFile.read(self.file, self.environment, folders, self.namespace), folders=folders
-        )
+        schedule = ScheduleFile.read(self.file, self.environment, folders, self.namespace)
+        return replace(schedule, folders=folders, queues=self.queues)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """Limits of one worker. None: the default of the two concurrencies, else no limit."""
+    """Limits of one worker. None: the default concurrency, else no limit."""
 
     concurrency: int | None = None
-    async_concurrency: int | None = None
     max_runs: int | None = None
     max_time: timedelta | None = None
     grace: timedelta = timedelta(seconds=30)

@@ -57,6 +57,7 @@ def _tick(
             is_idle = not snapshot.has_claimable_runs and synced.due is None
             if not is_idle:
                 jobs, scope = claimable(connection, schedule, synced)
+                result.has_findings |= synced.has_findings
                 if jobs:
                     run_worker(
                         create_worker(connection, dsn, namespace, jobs, scope, schedule, options),

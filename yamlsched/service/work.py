@@ -42,6 +42,7 @@ def work(
         if not state.may_claim:
             return result
         jobs, scope = claimable(connection, schedule, state)
+        result.has_findings |= state.has_findings
         worker = create_worker(connection, dsn, state.namespace, jobs, scope, schedule, options)
         run_worker(worker, target, result, *tasks)
         if has_targets(schedule, snapshot):

@@ -19,12 +19,12 @@ from yamlsched.plugins import WorkerTask
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
-from yamlsched.schedule.job import Job
+from yamlsched.schedule.job import Job, Queue
 from yamlsched.service.steps import Target, WorkOptions, WorkResult
 from yamlsched.sync import revision
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
-from yamlsched.text import names_for_log
+from yamlsched.text import did_you_mean, names_for_log
 from yamlsched.worker import forking
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
@@ -33,6 +33,7 @@ from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, pe
 from yamlsched.worker.worker import Worker
 
 DEFAULT_ASYNC_CONCURRENCY = 200
+"""Runs of a queue with mode: async that execute at once on a host."""
 
 
 def create_worker(
@@ -56,15 +57,23 @@ def create_worker(
         dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path)
     )
     folder = permit_folder(Path(schedule.path))
-    permits = ConcurrencyPermits(folder, options.concurrency or default_concurrency())
+    permits = ConcurrencyPermits(folder, options.concurrency or _concurrency(jobs))
     events = EventQueue()
     executor = ProcessPool(workload, permits, events)
 
-    def create_executor(name: str, workload: Workload) -> Executor:
-        limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
-        return SharedPool(workload, BytePermits(folder / name, limit), events)
+    def create_executor(name: str, queue: Queue, workload: Workload) -> Executor:
+        limit = queue.concurrency or DEFAULT_ASYNC_CONCURRENCY
+        return SharedPool(workload, BytePermits(folder / f"queue-{name}", limit), events)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
+
+
+def _concurrency(jobs: Mapping[str, Job]) -> int:
+    """Return how many runs with a process to themselves execute at once: as many as a queue of
+    ``jobs`` asks for.
+    """
+    named = (job.queue_rules.concurrency or 0 for job in jobs.values() if not job.is_async)
+    return max(default_concurrency(), *named, 0)
 
 
 def claimable(
@@ -77,10 +86,22 @@ def claimable(
         )
     namespace = str(synced.namespace)
     jobs = claimable_jobs(connection, schedule, synced)
+    _report_unknown_queues(schedule, synced)
+    jobs = {name: job for name, job in jobs.items() if schedule.serves(job.queue, job.queue_rules)}
     jobs = startable(connection, schedule, namespace, jobs)
     return jobs, claiming.scope(
         connection, namespace, jobs, revision.of_code(str(schedule.real_file), os.environ)
     )
+
+
+def _report_unknown_queues(schedule: ScheduleFile, synced: SyncResult) -> None:
+    """Report queues of --queue that the file does not have. The others are served."""
+    for name in schedule.queues or ():
+        if synced.queues is not None and name not in synced.queues:
+            known = sorted(synced.queues)
+            remedy = did_you_mean(name, known, f"The file has: {', '.join(known)}.")
+            log.error("queue.unknown", queue=name, file=schedule.path, remedy=remedy)
+            synced.has_findings = True
 
 
 def startable(

@@ -151,8 +151,10 @@ class FileSync:
         )
         if self.schedule.namespace_override is not None:
             loaded = replace(loaded, namespace=self.schedule.namespace_override)
+        loaded = replace(loaded, served=self.schedule.served(loaded.queues))
         checked = checks.check(loaded, self.schedule.real_file, self.schedule.handler_path)
         self.result.jobs, self.result.is_readable = checked.jobs, loaded.is_readable
+        self.result.queues = frozenset(loaded.queues) if loaded.is_readable else None
         return loaded, checked
 
     def _state(self) -> FileState:
@@ -267,8 +269,8 @@ def claimable_jobs(
 ) -> dict[str, Job]:
     """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
 
-    While the file is held back, only those whose handler or command is that of the file in force: a
-    service that shares the namespace by mistake may have a job of the same name.
+    While the file is held back, only those whose handler or command, and queue, are those of the
+    file in force: a service that shares the namespace by mistake may have a job of the same name.
     """
     jobs = result.jobs
     if jobs is None:
@@ -276,13 +278,16 @@ def claimable_jobs(
             schedule.data, schedule.path, schedule.environment or None, result.is_validated
         )
         jobs = result.jobs = loaded.jobs
+        result.queues = frozenset(loaded.queues) if loaded.is_readable else None
         _report_left_out(
             schedule, loaded, jobs, sum(entry.severity == "error" for entry in loaded.diagnostics)
         )
     if result.verdict is Verdict.HELD_BACK and result.namespace is not None:
         known = definitions.targets(connection, result.namespace)
         jobs = {
-            name: job for name, job in jobs.items() if known.get(name) == (job.handler, job.command)
+            name: job
+            for name, job in jobs.items()
+            if known.get(name) == (job.handler, job.command, job.queue)
         }
     return jobs
 

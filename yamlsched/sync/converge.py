@@ -279,7 +279,7 @@ def _move_runs(
     limits: Mapping[str, Limit],
     now: datetime,
 ) -> None:
-    """Let the runs that exist follow the new definitions: their gates, their lanes, and what they
+    """Let the runs that exist follow the new definitions: their gates, their queues, and what they
     wait for.
     """
     known = sorted(d.id for d in differences if d.id is not None)
@@ -296,7 +296,7 @@ def _move_runs(
     _execute(connection, "mark_followed", "follow", namespace=namespace, names=followed)
     if known:
         _execute(connection, "free", "follow", ids=known)
-        _execute(connection, "apply_lane", ids=known)
+        _execute(connection, "apply_queue", ids=known)
         _execute(connection, "leave_gates", ids=known, now=now)
         due.wake_followers(connection, namespace, known, now)
     _put_limits(connection, namespace, former, numbers)

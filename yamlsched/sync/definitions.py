@@ -117,10 +117,10 @@ def names(connection: Connection[Any], namespace: str) -> list[str]:
 
 def targets(
     connection: Connection[Any], namespace: str
-) -> dict[str, tuple[str | None, tuple[str, ...]]]:
-    """Return the handlers and commands of the jobs that are not retired."""
+) -> dict[str, tuple[str | None, tuple[str, ...], str]]:
+    """Return the handlers, commands and queues of the jobs that are not retired."""
     rows = connection.execute(load("definitions")["targets"], {"namespace": namespace}).fetchall()
-    return {row.job_type: (row.handler, tuple(row.command)) for row in rows}
+    return {row.job_type: (row.handler, tuple(row.command), row.queue) for row in rows}
 
 
 def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> list[int]:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -31,7 +31,7 @@ from yamlsched.schedule import file
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.schedule.job import Job
+    from yamlsched.schedule.job import Job, Queue
     from yamlsched.sync.due import Changes, DueResult
     from yamlsched.sync.slot_plan import Gap
 
@@ -299,7 +299,8 @@ class ScheduleFile:
     each minute. ``namespace_override`` replaces the namespace of the file. ``names_environment``:
     --env or YAMLSCHED_ENV is set, possibly to none. ``path`` is its place, with links.
     ``real_path`` is where they led when it was read, and ``folders`` are those of --path then: what
-    is looked up there is of the same release.
+    is looked up there is of the same release. ``queues`` are those that this host serves; None: all
+    that are not dedicated.
     """
 
     data: bytes = field(repr=False)
@@ -312,6 +313,7 @@ class ScheduleFile:
     names_environment: bool = True
     real_path: str = ""
     folders: tuple[str, ...] = ()
+    queues: tuple[str, ...] | None = None
 
     @classmethod
     def read(
@@ -351,6 +353,14 @@ class ScheduleFile:
     def version(self) -> FileVersion:
         return FileVersion(self.sha256, self.environment, __version__, tzdata.IANA_VERSION)
 
+    def serves(self, name: str, queue: Queue) -> bool:
+        """Return whether this host executes the runs of a queue."""
+        return not queue.dedicated if self.queues is None else name in self.queues
+
+    def served(self, queues: Mapping[str, Queue]) -> frozenset[str]:
+        """Return which ``queues`` of the file this host serves."""
+        return frozenset(name for name, queue in queues.items() if self.serves(name, queue))
+
     @property
     def may_move(self) -> bool:
         """Whether an operator may move this host to the namespace: not by forgetting
@@ -375,7 +385,8 @@ class SyncResult:
 
     ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read;
     ``is_readable`` is false if it could not be parsed. ``is_validated``: this version of yamlsched
-    has applied the file, with the same time zone data, so it needs no second check.
+    has applied the file, with the same time zone data, so it needs no second check. ``queues`` are
+    the names of those of the file, if it had to be read.
     """
 
     namespace: str | None
@@ -385,6 +396,7 @@ class SyncResult:
     messages: list[str] = field(default_factory=list)
     has_findings: bool = False
     jobs: dict[str, Job] | None = None
+    queues: frozenset[str] | None = None
     is_readable: bool = True
     is_validated: bool = False
 

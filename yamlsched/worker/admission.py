@@ -18,11 +18,12 @@ STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(
     EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid"
 )
-IN_ANOTHER_LANE = AttemptEnd(
+IN_ANOTHER_QUEUE = AttemptEnd(
     EndKind.RELEASED,
-    "this host's file executes its job elsewhere than the file in force",
+    "its job has another queue in this host's file than in the file in force",
     delay=timedelta(seconds=10),
 )
+NO_PROCESS = AttemptEnd(EndKind.RELEASED, "no process is free for it", delay=timedelta(seconds=1))
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 MOVED = AttemptEnd(EndKind.RELEASED, "the path of the file leads to another release now")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
@@ -64,19 +65,19 @@ class ClaimBudget:
 
 
 def refusal(
-    attempt: Attempt, lane: str, jobs: Container[str], is_outdated: bool
+    attempt: Attempt, queue: str, jobs: Container[str], is_outdated: bool
 ) -> AttemptEnd | None:
-    """Return how an attempt ends that was claimed for ``lane`` and may not start, or None.
+    """Return how an attempt ends that was claimed from ``queue`` and may not start, or None.
 
     ``jobs`` are those of this host's file; ``is_outdated``: the file was read again after the claim
-    was sent. What this host's file has in another lane than the one in force is left to other
+    was sent. What this host's file has in another queue than the one in force is left to other
     hosts.
     """
     run = attempt.run
     if run.job_type not in jobs:
         return NOT_CLAIMABLE if is_outdated else _of_other_job(run)
-    if attempt.lane != lane:
-        return IN_ANOTHER_LANE
+    if attempt.queue != queue:
+        return IN_ANOTHER_QUEUE
     if not run.key or not run.is_on_dead_call:
         return None
     if run.dead_run_id is None:

@@ -12,9 +12,7 @@ from pathlib import Path
 from yamlsched import log
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import (
-    LOCAL,
     PROCESS_ENDED,
-    SHARED,
     AttemptEnd,
     ClaimedRun,
     Keep,
@@ -23,7 +21,7 @@ from yamlsched.runs.lifecycle import (
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job, Overlap
 
-SHARED_CANCEL_GRACE_SECONDS = 3.0
+ASYNC_CANCEL_GRACE_SECONDS = 3.0
 
 
 @dataclass(slots=True, eq=False)
@@ -55,19 +53,20 @@ class Attempt:
         return bool(self.job.command) and not self.run.is_on_dead_call
 
     @property
-    def lane(self) -> str:
-        """The executor that it goes to.
+    def queue(self) -> str:
+        """The queue from which it was claimed: another one is refused."""
+        return self.job.queue
 
-        Of a shared job, an ``on_dead``, which need not be an ``async def``, is called in a process
-        of its own. So is a handler whose last attempt ended with its process: otherwise one run
-        could end others until they are dead.
+    @property
+    def is_coroutine(self) -> bool:
+        """Whether it shares a process with other attempts of its queue.
+
+        An ``on_dead``, which need not be an ``async def``, is called in a process of its own. So is
+        a handler whose last attempt ended with its process: otherwise one run could end others
+        until they are dead.
         """
-        lane, run = self.job.lane, self.run
-        return (
-            LOCAL
-            if lane == SHARED and (run.is_on_dead_call or run.error_type in PROCESS_ENDED)
-            else lane
-        )
+        run = self.run
+        return self.job.is_async and not run.is_on_dead_call and run.error_type not in PROCESS_ENDED
 
     @property
     def has_turn(self) -> bool:
@@ -87,7 +86,7 @@ class Attempt:
         """Seconds that a handler has to end whose run an operator has cancelled, if its process has
         other runs.
         """
-        return SHARED_CANCEL_GRACE_SECONDS if self.lane == SHARED else 0.0
+        return ASYNC_CANCEL_GRACE_SECONDS if self.is_coroutine else 0.0
 
     def keeps_output(self, end: AttemptEnd) -> bool:
         """Return whether what it printed is kept, now that its handler has ended with ``end``."""

@@ -54,20 +54,20 @@ async def answer_of(
 
 
 class Claims:
-    """Claims the runs of one lane for one worker, whose tokens begin with ``name``.
+    """Claims the runs of one queue for one worker, whose tokens begin with ``name``.
 
     A worker that ``polls`` is notified of what is created, and looks for everything once in each
     interval.
     """
 
     def __init__(
-        self, session: WorkerSession, namespace: str, name: str, lane: str, polls: bool = False
+        self, session: WorkerSession, namespace: str, name: str, queue: str, polls: bool = False
     ) -> None:
-        self._session, self._namespace, self._name, self._lane, self._polls = (
+        self._session, self._namespace, self._name, self._queue, self._polls = (
             session,
             namespace,
             name,
-            lane,
+            queue,
             polls,
         )
         self._is_exhausted = False  # the last claim found less than it asked for
@@ -182,7 +182,7 @@ class Claims:
 
         async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
             arguments = (connection, self._namespace, token, limit, scope)
-            return await claiming.claim(*arguments, lane=self._lane, busy=busy, chance=chance)
+            return await claiming.claim(*arguments, queue=self._queue, busy=busy, chance=chance)
 
         answer = await self._answer(ask, token)
         if answer is None:

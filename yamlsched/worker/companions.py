@@ -40,7 +40,7 @@ async def show(worker: Worker) -> None:
             finished, now = sum(worker.report.states.values()), clock.now()
             rate += 0.5 * ((finished - finished_before) / (now - counted_at) - rate)
             finished_before, counted_at = finished, now
-            running = sum(lane.executor.running() for lane in worker.lanes)
+            running = sum(executor.running() for executor in worker.queues.executors)
             succeeded = worker.report.states[Status.SUCCEEDED]
             stderr.show(line(succeeded, finished, running, due, rate))
     finally:

@@ -16,8 +16,8 @@ from yamlsched.runs import progress, statements
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.lanes import Lanes
 from yamlsched.worker.live_output import LiveOutput
+from yamlsched.worker.queues import Queues
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
@@ -120,7 +120,7 @@ class Leases:
         self,
         session: WorkerSession,
         attempts: set[Attempt],
-        executors: Lanes,
+        executors: Queues,
         redact: Callable[[str], str],
     ) -> None:
         self._session, self._attempts, self._executors = session, attempts, executors

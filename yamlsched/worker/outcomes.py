@@ -20,9 +20,6 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import (
-    LOCAL,
-    PROCESS_ENDED,
-    SHARED,
     SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
     EndKind,
@@ -161,16 +158,7 @@ class Outcomes:
     def _outcome(self, attempt: Attempt, end: AttemptEnd) -> Outcome:
         if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
             attempt.run = attempt.run._replace(payload="")
-        outcome = after_attempt(
-            attempt.run, end, attempt.job.backoff, random.random(), self._redact
-        )
-        if (
-            attempt.job.lane == SHARED
-            and outcome.error_type is not None
-            and not attempt.run.is_on_dead_call
-        ):
-            return outcome._replace(lane=LOCAL if outcome.error_type in PROCESS_ENDED else SHARED)
-        return outcome
+        return after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
 
     def _enqueue(self, pending: PendingOutcome) -> None:
         self._queue.append(pending)

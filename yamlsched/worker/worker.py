@@ -21,9 +21,9 @@ from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun, EndKind
-from yamlsched.schedule.job import Job
+from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, refusal
+from yamlsched.worker.admission import MOVED, NO_PROCESS, NOT_STARTED, STOPPED, ClaimBudget, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
@@ -37,9 +37,9 @@ from yamlsched.worker.executor import (
     wait,
 )
 from yamlsched.worker.forking import accept_signals, reduced_garbage_collection
-from yamlsched.worker.lanes import Lane, Lanes
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
+from yamlsched.worker.queues import Queues, ServedQueue
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Database, Notified, WorkerSessions
 from yamlsched.worker.stderr import non_blocking_stderr
@@ -61,16 +61,16 @@ Event: TypeAlias = (
 )
 
 
-def no_other_executor(name: str, workload: Workload) -> Executor:
-    raise ValueError(f'this worker cannot create the executor "{name}"')
+def no_coroutines(name: str, queue: Queue, workload: Workload) -> Executor:
+    raise ValueError(f'this worker cannot execute the coroutines of queue "{name}"')
 
 
 class Worker:
     """Executes the due runs of ``workload``; see the module.
 
     A continuous worker waits for more when nothing is due, until it is stopped. ``events`` is the
-    queue that executors report to: ``executor`` for jobs of this host, and what ``create_executor``
-    returns for others, by name.
+    queue that executors report to: ``executor`` for attempts with a process to themselves, and what
+    ``create_executor`` returns for the coroutines of a queue.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Worker:
         events: EventQueue,
         limits: WorkerLimits,
         is_continuous: bool = False,
-        create_executor: Callable[[str, Workload], Executor] = no_other_executor,
+        create_executor: Callable[[str, Queue, Workload], Executor] = no_coroutines,
     ) -> None:
         self.workload, self.events = workload, events
         self.limits, self.budget, self.is_continuous = limits, ClaimBudget(limits), is_continuous
@@ -99,16 +99,16 @@ class Worker:
         self._sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
         namespace = workload.namespace
         name = f"{socket.gethostname()}:{os.getpid()}"
-        self.lanes = Lanes(
+        self.queues = Queues(
             executor,
-            lambda lane: Claims(sessions.claim, namespace, name, lane, polls=is_continuous),
-            lambda name: create_executor(name, self.workload),
+            lambda queue: Claims(sessions.claim, namespace, name, queue, polls=is_continuous),
+            lambda name, queue: create_executor(name, queue, self.workload),
         )
-        self.lanes.open(workload)
+        self.queues.open(workload)
         self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts, is_continuous)
         self._learn_secrets()
         self.outcomes = Outcomes(sessions.write, namespace, events, redact=self.redact)
-        self.leases = Leases(sessions.lease, self.attempts, self.lanes, redact=self.redact)
+        self.leases = Leases(sessions.lease, self.attempts, self.queues, redact=self.redact)
 
     def _learn_secrets(self) -> None:
         """Mask the values of this process's secret variables, also those that the file
@@ -124,25 +124,25 @@ class Worker:
 
     # -- an attempt: claimed, submitted, ended, recorded -------------------------------------------
 
-    async def _claim(self, lane: Lane, limit: int) -> None:
+    async def _claim(self, queue: ServedQueue, limit: int) -> None:
         scope = self.workload.scope
-        answer = await lane.claims.claim(limit, scope)
+        answer = await queue.claims.claim(limit, scope)
         if answer is None:
             return
         claim, sent_at = answer
         self.report.note_claimed(claim.runs)
         if claim.runs:
             self.budget.note_claimed(claim.runs)
-            self._submit(lane, claim.runs, sent_at, scope)
+            self._submit(queue, claim.runs, sent_at, scope)
             self._has_work.set()
         self._release_idle_capacity()
         self.events.wake()
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
     def _submit(
-        self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope
+        self, queue: ServedQueue, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope
     ) -> None:
-        """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: the file may have been
+        """Hand over ``runs``, which were claimed from ``queue`` in ``scope``: the file may have been
         read again.
         """
         jobs, is_outdated, has_moved = (
@@ -150,7 +150,11 @@ class Worker:
             scope is not self.workload.scope,
             self.has_moved(),
         )
-        executable = []
+        executable, processes = [], 0
+        if is_of_coroutines := queue.executor is not self.queues.processes:
+            # the claim counted the room for coroutines; some need a process to themselves
+            capacity = self.queues.processes.capacity()
+            processes = capacity.total - capacity.held
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
             for run in runs
@@ -158,17 +162,20 @@ class Worker:
         self.leases.add(attempts)
         for attempt in attempts:
             end = (
-                refusal(attempt, lane.name, jobs, is_outdated)
+                refusal(attempt, queue.name, jobs, is_outdated)
                 if self.stopped_at is None
                 else STOPPED
             )
             end = end or (MOVED if has_moved else None)
+            if end is None and is_of_coroutines and not attempt.is_coroutine:
+                processes -= 1
+                end = NO_PROCESS if processes < 0 else None
             if end is None:
                 executable.append(attempt)
             else:
                 self.outcomes.add(attempt, end)
         self.report.note_starts(executable)
-        self.lanes.submit(executable)
+        self.queues.submit(executable)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -196,19 +203,19 @@ class Worker:
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
-                self.lanes.poll_after(attempts)
+                self.queues.poll_after(attempts)
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
                 is_released = pending.end.kind is EndKind.RELEASED
-                self.lanes.of(pending.attempt).claims.note_outcome(pending.outcome, is_released)
-                self.lanes.poll_after([pending.attempt])
+                self.queues.note_outcome(pending.attempt, pending.outcome, is_released)
+                self.queues.poll_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
-                self.lanes.poll_now()
+                self.queues.poll_now()
             case Notified(namespaces):
                 if not namespaces or self.workload.namespace in namespaces:
-                    self.lanes.poll_now()
+                    self.queues.poll_now()
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
@@ -221,35 +228,39 @@ class Worker:
             # the upkeep included: it writes outcomes, which are to be reported
             may_wait = self._is_claiming = True
             if not self._must_not_claim() and await self.upkeep.run_if_due():
-                self.lanes.poll_now()
+                self.queues.poll_now()
                 self.events.wake()
-            for lane in self.lanes:
-                limit = self._room(lane)
-                if limit > 0 or lane.claims.has_lost_claims:
-                    await lane.claims.release_lost_claims()
+            for queue in self.queues.in_turn():
+                limit = self._room(queue)
+                if limit > 0 or queue.claims.has_lost_claims:
+                    await queue.claims.release_lost_claims()
                     if limit > 0 and await self._sessions.open() and not self._must_not_claim():
-                        await self._claim(lane, limit)
+                        await self._claim(queue, limit)
                     self.events.wake()
-                may_wait = may_wait and (limit <= 0 or lane.claims.is_exhausted)
+                may_wait = may_wait and (limit <= 0 or queue.claims.is_exhausted)
             self._is_claiming = False
             if may_wait:
                 if self.is_continuous:
                     self._sessions.claim.watch()
-                await wait(self._may_claim, min(lane.claims.idle_seconds for lane in self.lanes))
+                idle = (queue.claims.idle_seconds for queue in self.queues)
+                await wait(self._may_claim, min(idle, default=POLL_INTERVAL_SECONDS))
                 self._sessions.claim.unwatch()
-                for lane in self.lanes:
-                    lane.claims.check_clock()
+                self.queues.check_clock()
 
-    def _room(self, lane: Lane) -> int:
+    def _room(self, queue: ServedQueue) -> int:
         """Return how many more runs to claim; they can start soon."""
-        if lane.claims.is_exhausted or self._must_not_claim() or not self.outcomes.has_room():
+        if queue.claims.is_exhausted or self._must_not_claim() or not self.outcomes.has_room():
             return 0
-        capacity = lane.executor.capacity()
+        capacity = queue.executor.capacity()
         if capacity.parallel == 0:
             # other ticks of this host have all permits, and do what is due
-            lane.claims.set_exhausted()
+            queue.claims.set_exhausted()
             return 0
-        return self.budget.room(capacity)
+        room = self.budget.room(capacity)
+        if (concurrency := queue.rules.concurrency) is None:
+            return room
+        executing = [held for held in self.attempts if held.queue == queue.name]
+        return min(room, concurrency - sum(held.took is None for held in executing))
 
     def _must_not_claim(self) -> bool:
         return self._is_paused or not self._is_within_limits() or self.has_moved()
@@ -275,7 +286,7 @@ class Worker:
         return True
 
     def _release_idle_capacity(self) -> None:
-        self.lanes.release_idle_capacity(is_over=not self._is_within_limits())
+        self.queues.release_idle_capacity(is_over=not self._is_within_limits())
 
     # -- from start to end -------------------------------------------------------------------------
 
@@ -340,7 +351,7 @@ class Worker:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             else:
                 await wait(self._has_work, POLL_INTERVAL_SECONDS)
-            self.lanes.check()
+            self.queues.check()
             self.leases.check()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
@@ -359,7 +370,7 @@ class Worker:
             raise EnvironmentFailed(
                 f"the database was lost and did not return: {self.database.reason}{retried}"
             )
-        has_lost_claims = any(lane.claims.has_lost_claims for lane in self.lanes)
+        has_lost_claims = any(queue.claims.has_lost_claims for queue in self.queues)
         if self.attempts or has_lost_claims or (self._is_claiming and not is_away):
             return False
         if not self._is_within_limits():
@@ -367,7 +378,7 @@ class Worker:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
         is_idle = all(
-            lane.claims.is_exhausted and not lane.claims.awaits_retry for lane in self.lanes
+            queue.claims.is_exhausted and not queue.claims.awaits_retry for queue in self.queues
         )
         has_swept = self.upkeep.next_at > 0.0 and not self.upkeep.has_offered
         return is_idle and not self.is_continuous and has_swept
@@ -393,19 +404,19 @@ class Worker:
         """Claim the runs of ``workload`` from now on, and import its handlers."""
         self.workload = workload
         self._learn_secrets()
-        self.lanes.open(self.workload)
+        self.queues.open(self.workload)
         self.reload_handlers()
-        self.lanes.poll_now()
+        self.queues.poll_now()
 
     def reload_handlers(self) -> None:
         """Import handlers again for attempts that start from now on."""
-        self.lanes.reload(self.workload)
+        self.queues.reload(self.workload)
         self.events.wake()
 
     def pause_claims(self, is_paused: bool) -> None:
         """Claim nothing for now, or claim again. Attempts continue."""
         if self._is_paused and not is_paused:
-            self.lanes.poll_now()
+            self.queues.poll_now()
         self._is_paused = is_paused
         self.events.wake()
 
@@ -417,7 +428,7 @@ class Worker:
             self.stopped_at = clock.now()
             self.stop_handlers_at = self.stopped_at + self.limits.grace.total_seconds()
             log.info("worker.stopping", in_hand=len(self.attempts), grace=self.limits.grace)
-            self.lanes.release_unstarted()
+            self.queues.release_unstarted()
         else:
             self.stop_handlers_at = clock.now()
             self._stop_executing(grace=0)
@@ -427,14 +438,14 @@ class Worker:
         executing = [attempt for attempt in self.attempts if attempt.took is None]
         for attempt in executing:
             attempt.stopped = attempt.stopped or STOPPED
-        self.lanes.stop(executing, grace)
+        self.queues.stop(executing, grace)
 
     async def _abort(self, own_tasks: list[asyncio.Task[None]]) -> None:
         """Stop all handlers after a failure, and release their runs if the database
         can be reached.
         """
         self.stopped_at = self.stop_handlers_at = clock.now()
-        self.lanes.release_unstarted()
+        self.queues.release_unstarted()
         self._stop_executing(grace=0)
         deadline = clock.now() + STOP_TIMEOUT_SECONDS
         while self.attempts and clock.now() < deadline and self.database.away_since is None:
@@ -451,5 +462,5 @@ class Worker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(lane.executor.close() for lane in self.lanes))
+        await asyncio.gather(*(executor.close() for executor in self.queues.executors))
         await self._sessions.drop()

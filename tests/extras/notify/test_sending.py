@@ -91,7 +91,7 @@ def test_a_tick_tells_of_a_death_and_a_later_one_of_the_recovery(
     env = {"OPS_URL": address(receiver), "YAMLSCHED_WEB_URL": "https://jobs.example.com/"}
     project.db.execute(
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, scheduled_for, "
-        "lane, exclusive, idempotency_key) select namespace, id, job_type, now(), 1, %s, lane, true, 'a' "
+        "queue, exclusive, idempotency_key) select namespace, id, job_type, now(), 1, %s, queue, true, 'a' "
         "from yamlsched.job_definitions where job_type = 'fails_once'",
         [slot],
     )

@@ -352,7 +352,7 @@ async def meets(run):
     await together.wait()
 """
     )
-    shared = {"isolation": "shared", "lease": "30s", **BACKOFF}
+    shared = {"queue": "shared", "lease": "30s", **BACKOFF}
     missing = {"handler": "app.missing", "max_attempts": 1, **shared}
     project.sync(**JOBS, meets={"handler": "app.meets", **shared}, missing=missing)
     runs = project.enqueue("meets", count=3) + project.enqueue("missing")

@@ -67,10 +67,11 @@ def test_a_reload_lets_coroutines_end_in_their_process_and_starts_others_in_a_ne
 
 
 def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project: Project) -> None:
+    project.queues["shared"]["concurrency"] = 2
     project.sync(waits=shared("waits"), naps=shared("naps"))
     quick = project.enqueue("naps", {"seconds": 0.001}, count=300)
     long = project.enqueue("waits", count=10)
-    worker = project.start("work", "--async-concurrency", "2")
+    worker = project.start("work")
     until(lambda: project.statuses().get("succeeded") == len(quick))
     until(lambda: project.statuses().get("running") == 2)
 
@@ -167,10 +168,11 @@ def test_an_effect_of_a_stopped_coroutine_is_recorded_and_an_error_is_reported_o
 
 
 def test_many_runs_whose_handler_cannot_be_imported_fail_one_by_one(project: Project) -> None:
+    project.queues["shared"]["concurrency"] = 500
     project.sync(missing=once("does_not_exist"))
     runs = project.enqueue("missing", count=500)
 
-    project.work("--async-concurrency", "500", code=1)
+    project.work(code=1)
 
     assert project.statuses() == {"dead": 500}
     assert "has no attribute 'does_not_exist'" in project.row(runs[0]).last_error

@@ -1,4 +1,4 @@
-"""Jobs with isolation: shared: many coroutines in one child, and every fault of one of them and of their process."""
+"""Queues with mode: async: many coroutines in one child, and every fault of one of them and of their process."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ def test_runs_of_shared_jobs_execute_side_by_side_in_one_process(project: Projec
     assert len({project.row(run).result for run in runs}) == 1
 
 
-def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(
+def test_no_more_runs_execute_at_once_than_the_concurrency_of_their_queue_allows_on_the_host(
     project: Project,
 ) -> None:
+    project.queues["shared"]["concurrency"] = 3
     project.sync(waits=shared("waits"), nap={})
     runs = project.enqueue("waits", count=5)
-    worker = project.start("work", "--async-concurrency", "3")
+    worker = project.start("work")
     until(lambda: project.calls("started") == 3)
 
     # another worker of this host has no permit for the rest, but executes other jobs
     [nap] = project.enqueue("nap")
-    project.work("--async-concurrency", "3")
+    project.work()
     assert project.row(nap).status == "succeeded"
     assert project.calls("started") == 4
 
@@ -60,12 +61,12 @@ def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(
     assert {project.row(run).status for run in runs} == {"succeeded"}
 
 
-def test_a_run_whose_job_executes_elsewhere_by_the_file_in_force_is_left_to_other_hosts_at_no_cost(
+def test_a_run_whose_job_has_another_queue_by_the_file_in_force_is_left_to_other_hosts_at_no_cost(
     project: Project,
 ) -> None:
     project.sync(naps=shared("naps"), nap={})
     project.db.execute(
-        "update yamlsched.job_definitions set isolation = 'process' where job_type = 'naps'"
+        "update yamlsched.job_definitions set queue = 'default' where job_type = 'naps'"
     )
     [run], [nap] = project.enqueue("naps"), project.enqueue("nap")
 
@@ -82,13 +83,14 @@ def test_no_run_sees_the_context_variables_of_another_one_and_all_see_those_of_t
     project: Project,
 ) -> None:
     # given more runs than execute at once, so that runs start where others end
+    project.queues["shared"]["concurrency"] = 5
     project.sync(
         tenant=shared("tenant"),
         tenant_in_process={"handler": "support.shared_handlers.tenant_in_process"},
     )
     runs = project.enqueue("tenant", count=60) + project.enqueue("tenant_in_process", count=20)
 
-    project.work("--async-concurrency", "5", "--concurrency", "1")
+    project.work("--concurrency", "1")
 
     assert {str(project.row(run).result) for run in runs} == {"['none', 'imported']"}
 
@@ -208,7 +210,7 @@ ENDS = {
     "stop": (
         "dead",
         2,
-        "event loop is shared with other runs and cannot be stopped: write isolation: process",
+        "event loop is shared with other runs and cannot be stopped: use a queue with mode: process",
     ),
     "signal": ("dead", 2, "the event loop is shared with other runs and cannot handle signals"),
 }
@@ -238,7 +240,9 @@ def test_each_end_of_a_coroutine_is_the_end_of_its_own_attempt_and_of_no_other(
             or message in row.last_error
         )
     assert 'it has no parameter "where"' in error(project, misfit)
-    assert "not_async is not an async def, which isolation: shared requires" in error(project, sync)
+    assert "not_async is not an async def, which a queue with mode: async requires" in error(
+        project, sync
+    )
     assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
 
 
@@ -258,14 +262,14 @@ def test_output_and_log_lines_keep_their_run(project: Project) -> None:
         assert f"[prints {run}] thread of run {run}\n" in text
 
 
-@pytest.mark.parametrize("isolation", ["shared", "process"])
+@pytest.mark.parametrize("queue", ["shared", "default"])
 def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(
-    project: Project, isolation: str
+    project: Project, queue: str
 ) -> None:
     project.db.execute("create table shop (run bigint)")
     project.sync(
-        writes=once("writes", isolation=isolation),
-        mails=shared("mails", isolation=isolation),
+        writes=once("writes", queue=queue),
+        mails=shared("mails", queue=queue),
         nothing=shared("nothing"),
     )
     committed = project.enqueue("writes", count=30)
@@ -278,12 +282,12 @@ def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(
     project.work(code=1)
 
     rows = project.db.execute("select run from shop order by 1").fetchall()
-    in_once = [with_once] if isolation == "process" else []
+    in_once = [with_once] if queue == "default" else []
     assert [row.run for row in rows] == [*committed, *in_once]
     assert {project.row(run).status for run in committed} == {"succeeded"}
     assert {project.row(run).result["rows"] for run in committed} == {1}
     assert project.row(rolled_back).status == "dead"
-    if isolation == "shared":
+    if queue == "shared":
         assert "write async with run.transaction():" in error(project, with_transaction)
         assert "write async with run.once():" in error(project, with_once)
     nothing = "select count(*) as runs from yamlsched.job_runs where job_type = 'nothing' and status = 'succeeded'"

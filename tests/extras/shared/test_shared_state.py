@@ -111,7 +111,7 @@ def test_a_coroutine_cannot_set_signal_handlers_or_timers_or_reconfigure_the_loo
         row = run(project, "refused", {"what": what})
         assert (row.status, row.error_type) == ("dead", "YamlschedError"), what
         assert message in row.last_error
-        assert "write isolation: process" in row.last_error
+        assert "queue with mode: process" in row.last_error
         assert run(project, "state").result == before, what
 
     project.touch("go")

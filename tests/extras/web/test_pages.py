@@ -359,10 +359,10 @@ def test_a_job_shows_where_its_attempts_run_if_that_is_not_the_default(
 ) -> None:
     db, page = own_page
     a_job(db, "plain")
-    a_job(db, "fetch", isolation="shared")
+    a_job(db, "fetch", queue="shared")
 
-    assert "isolation" not in words(page.get("/jobs/plain").text).split()
-    assert "isolation shared" in words(page.get("/jobs/fetch").text)
+    assert "queue" not in words(page.get("/jobs/plain").text).split()
+    assert "queue shared" in words(page.get("/jobs/fetch").text)
 
 
 # -- why

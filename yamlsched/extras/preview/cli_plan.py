@@ -37,7 +37,8 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
     schedule = target(settings, options).read_file()
     loaded = load(schedule.data, str(settings.file), settings.env or None)
     loaded = replace(loaded, namespace=settings.namespace or loaded.namespace)
-    errors = checks.check(loaded, settings.file, schedule.handler_path).errors
+    served = replace(loaded, served=schedule.served(loaded.queues))
+    errors = checks.check(served, settings.file, schedule.handler_path).errors
     if errors:
         click.echo(as_text(errors, []), err=True)
         return FINDINGS

@@ -18,7 +18,7 @@ from yamlsched.schedule.source import ERROR
 from yamlsched.sync.slot_plan import KeyHolder
 
 UNKNOWN_ENVIRONMENT = "YS116"
-SETTINGS = ("timezone", "environments", "retention", "paths", "limits", "notify")
+SETTINGS = ("timezone", "environments", "retention", "paths", "queues", "limits", "notify")
 """The keys outside of jobs, as ``Side`` and ``Loaded`` name them."""
 DEFAULTS = Entry(Job(""), True, None)
 COMMAND_DEFAULTS = Entry(Job("", output=Output(Keep.ALWAYS)), True, None)

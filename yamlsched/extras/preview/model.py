@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from yamlsched.schedule.field_changes import Change, FieldChange
-from yamlsched.schedule.job import Job, Limit, NotifyTarget, Retention
+from yamlsched.schedule.job import Job, Limit, NotifyTarget, Queue, Retention
 from yamlsched.sync.files import REFUSED, FileState, FileVersion, Verdict
 from yamlsched.sync.in_force import explain
 
@@ -74,6 +74,7 @@ class Side:
     environments: tuple[str, ...] | None = None
     retention: Retention | None = None
     paths: tuple[str, ...] | None = None
+    queues: Mapping[str, Queue] | None = None
     limits: Mapping[str, Limit] | None = None
     notify: Mapping[str, NotifyTarget] | None = None
     invalid: tuple[str, ...] = ()

@@ -1,3 +1,3 @@
-"""``isolation: shared``: an executor whose child processes execute many attempts as coroutines of
+"""Queues with ``mode: async``: an executor whose child processes execute many attempts as coroutines of
 one event loop.
 """

@@ -243,8 +243,8 @@ class Steps(Coroutine[Any, Any, Any]):
 
 def _refused(what: str) -> YamlschedError:
     return YamlschedError(
-        f"the event loop is shared with other runs and cannot {what}: write isolation: process for"
-        " this job"
+        f"the event loop is shared with other runs and cannot {what}: use a queue with mode:"
+        " process for this job"
     )
 
 

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 
 from yamlsched.errors import YamlschedError
 
-OWN_PROCESS = "or write isolation: process for this job"
+OWN_PROCESS = "or use a queue with mode: process for this job"
 INSTEAD = {
     "signal": f"catch asyncio.CancelledError, which stops a coroutine, {OWN_PROCESS}",
-    "siginterrupt": "write isolation: process for this job",
-    "set_wakeup_fd": "write isolation: process for this job",
+    "siginterrupt": "use a queue with mode: process for this job",
+    "set_wakeup_fd": "use a queue with mode: process for this job",
     "alarm": f"use asyncio.timeout(), {OWN_PROCESS}",
     "setitimer": f"use asyncio.timeout(), {OWN_PROCESS}",
 }

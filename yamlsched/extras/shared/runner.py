@@ -300,7 +300,7 @@ class SharedRunner:
         try:
             payload = {} if text == "{}" else read_payload(text)
             if not is_coroutine_function(handler):
-                why = f"{path} is not an async def, which isolation: shared requires"
+                why = f"{path} is not an async def, which a queue with mode: async requires"
                 return AttemptEnd(EndKind.DISCARDED, why, "NotAsync")
             if takes_run(handler):
                 run = calls.make_run(

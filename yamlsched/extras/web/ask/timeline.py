@@ -64,7 +64,7 @@ class JobFacts:
     on_dead: str | None
     enabled: bool
     priority: str
-    isolation: str
+    queue: str
     created_at: datetime
     updated_at: datetime
     after: list[str]  # the jobs that it follows
