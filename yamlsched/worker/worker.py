@@ -23,7 +23,7 @@ from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun, EndKind
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import MOVED, NO_PROCESS, NOT_STARTED, STOPPED, ClaimBudget, refusal
+from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
@@ -150,15 +150,16 @@ class Worker:
             scope is not self.workload.scope,
             self.has_moved(),
         )
-        executable, processes = [], 0
-        if is_of_coroutines := queue.executor is not self.queues.processes:
-            # the claim counted the room for coroutines; some need a process to themselves
-            capacity = self.queues.processes.capacity()
-            processes = capacity.total - capacity.held
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
             for run in runs
         ]
+        executable, room, parallel = [], 0, 0
+        is_of_coroutines = queue.executor is not self.queues.processes
+        if is_of_coroutines and not all(attempt.is_coroutine for attempt in attempts):
+            # the claim counted the room for coroutines, and these need a process to themselves
+            parallel, _, total, held = self.queues.processes.capacity()
+            room = total - held
         self.leases.add(attempts)
         for attempt in attempts:
             end = (
@@ -168,8 +169,8 @@ class Worker:
             )
             end = end or (MOVED if has_moved else None)
             if end is None and is_of_coroutines and not attempt.is_coroutine:
-                processes -= 1
-                end = NO_PROCESS if processes < 0 else None
+                room -= 1
+                end = no_process(-1 - room, parallel) if room < 0 else None
             if end is None:
                 executable.append(attempt)
             else:
