@@ -43,7 +43,7 @@ with failed as materialized (
                 coalesce(r.idempotency_key like 'on\_dead:%%'
                          and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$',
                          false) as is_call,
-                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '') as host, r.revision
+                regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host, r.revision
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
          order by r.dead_at desc
@@ -52,7 +52,7 @@ with failed as materialized (
         (select r.id, r.status, coalesce(r.error_type, ''), r.failed_at, false,
                 coalesce(r.idempotency_key like 'on\_dead:%%'
                          and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false),
-                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', ''), r.revision
+                regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2'), r.revision
          from yamlsched.job_runs r
          where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
            and (r.dead_at is null or r.dead_at >= %(until)s)

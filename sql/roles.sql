@@ -63,7 +63,7 @@ begin
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health',
             'overdue_jobs',
             'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files',
-            'notify_targets', 'notifications', 'late_jobs']) as is_ours
+            'notify_targets', 'notifications', 'late_jobs', 'workers']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
@@ -213,7 +213,8 @@ begin
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
         yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.permits,
         yamlsched.awaits, yamlsched.seen_hosts, yamlsched.files_in_force, yamlsched.presented_files,
-        yamlsched.notify_targets, yamlsched.notifications, yamlsched.late_jobs
+        yamlsched.notify_targets, yamlsched.notifications, yamlsched.late_jobs,
+        yamlsched.workers
         to yamlsched_reader, yamlsched_worker;
 
     -- Workers can add rows to the audit trails (job_failures, operator_actions, edits,
@@ -230,6 +231,6 @@ begin
     yamlsched.attempt_progress,
     yamlsched.running_outputs, yamlsched.effects,
         yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks, yamlsched.notify_targets,
-        yamlsched.notifications to yamlsched_worker;
+        yamlsched.notifications, yamlsched.workers to yamlsched_worker;
 end
 $$;

@@ -76,6 +76,24 @@ where d.id = r.definition_id and r.id = any (array(
     where m.id = any (%(ids)s::bigint[]) and m.finished_at is null and m.locked_until is null
     for no key update skip locked));
 
+-- name: has_claimable
+-- Whether a claim of the queue would find a run: asked by an idle worker, before it opens the
+-- sessions that it needs for one.
+select coalesce((
+    select true
+    from unnest(array[1, 2, 3]::smallint[]) p (level)
+    cross join lateral (
+        select r.id
+        from yamlsched.job_runs r
+        where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
+          and r.blocked_on is null and r.finished_at is null
+          and r.run_at <= (select coalesce(%(now)s::timestamptz, clock_timestamp()))
+          and r.locked_until is null and r.attempts < r.max_attempts
+          and r.definition_id <= %(newest)s::bigint
+          and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))
+        order by r.run_at, r.id limit 1) f
+    limit 1), false) as is_found;
+
 -- name: claim_gated
 -- Claim those of some runs that may execute; see the function in schema.sql. `state` is "blocked"
 -- for those that may not, and "busy" where another session has their gate, or their turn comes
@@ -388,9 +406,13 @@ where r.namespace = %(namespace)s and r.blocked_on is null and r.finished_at is 
 
 -- name: scope
 -- A worker may claim the jobs that its own file maps to a handler: those up to `newest`, without
--- the `others`. A job that another host's file adds later has a greater id.
+-- the `others`. A job that another host's file adds later has a greater id. `has_end`: with the
+-- timeouts, for a worker that ends after a time.
 select coalesce(max(d.id), 0) as newest,
-       coalesce(array_agg(d.id) filter (where n.name is null), '{}') as others
+       coalesce(array_agg(d.id) filter (where n.name is null), '{}') as others,
+       coalesce(array_agg(d.id) filter (where %(has_end)s), '{}') as ids,
+       coalesce(array_agg(extract(epoch from d.timeout)::float8) filter (where %(has_end)s), '{}')
+           as timeouts
 from yamlsched.job_definitions d
 left join (select distinct u.name from unnest(%(names)s::text[]) as u (name)) n
     on n.name = d.job_type

@@ -315,6 +315,26 @@ create table yamlsched.permits (
 create index permits_run on yamlsched.permits (run_id);
 
 
+-- Workers
+
+-- `work`, once or as a loop: a row for each process and queue that it serves, which it writes itself.
+-- It decides nothing about runs, only the lease does. A worker is live for 60 s after seen_at.
+create table yamlsched.workers (
+    namespace   text not null,
+    id          text not null,         -- locked_by of the runs that it claims begins with it
+    queue       text not null,
+    host        text not null,
+    path        text not null,         -- of its file
+    revision    text,                  -- of its code
+    reported_at timestamptz not null,  -- of the process that has the id now
+    seen_at     timestamptz not null,
+    leaving_at  timestamptz,           -- since then it claims nothing more
+    ended_at    timestamptz,
+    runs        bigint not null default 0,  -- that it has begun to execute
+    primary key (namespace, id, queue)
+);
+
+
 -- Attempts
 
 -- One row per failed or lost attempt: the audit trail.
@@ -2056,7 +2076,7 @@ where q.overdue_since is not null;
 create view yamlsched.seen_hosts as
 select w.namespace, w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
 from (
-    select r.namespace, regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '') as host,
+    select r.namespace, regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host,
            (r.status = 'running')::integer as running,
            case when r.status = 'succeeded' then r.finished_at
                 when r.status = 'failed' or r.status = 'dead'

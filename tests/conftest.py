@@ -28,6 +28,7 @@ from yamlsched.db.connection import connect_for_handler
 from yamlsched.extras import embedded
 
 TABLES = [
+    "workers",
     "notifications",
     "notify_targets",
     "gates",

@@ -478,6 +478,7 @@ WORKER_TABLES = {
     "awaits": CHANGE,
     "notify_targets": DELETE,
     "notifications": DELETE,
+    "workers": DELETE,
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts", "late_jobs"), READ),
 }
 PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {

@@ -361,6 +361,7 @@ def _batches(
             setattr(report, kind, getattr(report, kind) + pruned.rows)
             yield False
     report.files = files.prune_unapplied(connection, namespace, now)
+    connection.execute(load("workers")["prune"], {"namespace": namespace, "now": now})
     if file.id is not None:
         done = {"in_force": file.id, "now": file.now}
         connection.execute(load("retention")["done"], done)

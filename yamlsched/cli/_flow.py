@@ -79,8 +79,8 @@ def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False
 
 def limits(options: Mapping[str, Any]) -> WorkOptions:
     """Return the limits of a worker that the command line sets."""
-    names = ("concurrency", "max_runs", "max_time", "grace")
-    return WorkOptions(**{name: options[name] for name in names})
+    names = ("concurrency", "max_runs", "max_time", "grace", "idle_exit", "worker")
+    return WorkOptions(**{name: options[name] for name in names if name in options})
 
 
 def show_messages(messages: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -12,6 +14,20 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.service.loop import loop
 from yamlsched.service.work import work
 from yamlsched.worker import companions
+
+WORKER_IDLE_EXIT = timedelta(minutes=5)
+MAX_ID_CHARS = 100
+
+
+def worker_id(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is None or re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_ID_CHARS - 1}}}", value):
+        return value
+    raise click.BadParameter(
+        f"{value!r} is not a valid id: letters, digits, dots, dashes and underscores, at most"
+        f" {MAX_ID_CHARS}",
+        context,
+        option,
+    )
 
 
 @click.command(
@@ -32,13 +48,33 @@ from yamlsched.worker import companions
     type=_filters.duration,
     help="Claim runs for this long, such as 1h.",
 )
+@click.option(
+    "--worker",
+    metavar="ID",
+    callback=worker_id,
+    help=(
+        "Be the worker with this id, which a program started: like --loop, but it does not sync,"
+        " shares no concurrency limit with this host, and exits when it has nothing to do."
+    ),
+)
+@click.option(
+    "--idle-exit",
+    metavar="DURATION",
+    type=_filters.duration,
+    help="With --loop or --worker: exit after this long without a run (5m with --worker).",
+)
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any) -> int:
-    flow = loop if is_loop else work
-    if migrate and not is_loop:
+    worker, idle_exit = options["worker"], options["idle_exit"]
+    if idle_exit is not None and not is_loop and worker is None:
+        raise click.UsageError("--idle-exit requires --loop or --worker")
+    if worker is not None and idle_exit is None:
+        options["idle_exit"] = WORKER_IDLE_EXIT
+    flow = work if worker is None and not is_loop else loop
+    if migrate and (worker is not None or not is_loop):
         raise click.UsageError(
-            '--migrate requires --loop; before a single "work", run "yamlsched migrate"'
+            '--migrate requires --loop; before any other "work", run "yamlsched migrate"'
         )
     if options["queues"] == () and not is_loop:
         raise click.UsageError('--queue none leaves a single "work" nothing to do')

@@ -41,12 +41,14 @@ class ClaimScope:
     """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the
     ``others``.
 
-    ``revision`` is that of the code which it executes.
+    ``revision`` is that of the code which it executes. ``timeouts`` are those of the definitions in
+    seconds, for a worker that ends after a time.
     """
 
     newest: int = 2**63 - 1
     others: tuple[int, ...] = ()
     revision: str | None = None
+    timeouts: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass
@@ -119,6 +121,24 @@ async def claim(
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]
+
+
+async def has_claimable(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    scope: ClaimScope,
+    queue: str = DEFAULT_QUEUE,
+) -> bool:
+    """Return whether a claim of ``queue`` would find a run."""
+    parameters = {
+        "namespace": namespace,
+        "queue": queue,
+        "newest": str(scope.newest),
+        "skipped": array(scope.others),
+        "now": None,
+    }
+    [row] = await rows_of(connection, "has_claimable", parameters)
+    return bool(row.is_found)
 
 
 async def claim_gated(
@@ -241,15 +261,17 @@ def scope(
     namespace: str,
     names: Iterable[str],
     revision: str | None = None,
+    has_end: bool = False,
 ) -> ClaimScope:
-    """Return what a worker whose file has the jobs ``names`` may claim."""
-    row = connection.execute(
-        load("runs")["scope"], {"namespace": namespace, "names": list(names)}
-    ).fetchone()
+    """Return what a worker whose file has the jobs ``names`` may claim; ``has_end``: with the
+    timeouts of the definitions.
+    """
+    parameters = {"namespace": namespace, "names": list(names), "has_end": has_end}
+    row = connection.execute(load("runs")["scope"], parameters).fetchone()
     assert row is not None
-    return ClaimScope(
-        row.newest, tuple(sorted(row.others)), revision and escape_for(connection, revision)
-    )
+    revision = revision and escape_for(connection, revision)
+    timeouts = zip(row.ids, row.timeouts, strict=True)
+    return ClaimScope(row.newest, tuple(sorted(row.others)), revision, tuple(timeouts))
 
 
 async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:

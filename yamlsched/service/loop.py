@@ -30,11 +30,12 @@ from yamlsched.service.steps import (
     failure,
     has_targets,
     housekeep,
+    inspect,
     notify,
     poll_database,
     sync_if_needed,
 )
-from yamlsched.service.workers import claimable, create_worker, run_worker
+from yamlsched.service.workers import claimable, create_worker, register, run_worker
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
 from yamlsched.worker import clock, companions
@@ -51,26 +52,31 @@ CONTINUES_WITH_LAST_FILE = "until it is fixed, the jobs of the last readable fil
 def loop(
     target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask
 ) -> WorkResult:
-    """Work and sync until stopped. ``tasks`` are executed beside the worker.
+    """Work and sync until stopped. ``tasks`` are executed beside the worker. A worker with an id
+    reads the file instead.
 
     Raises NewerTables if the tables were migrated meanwhile and do not support this version any
     more. A run that dies is logged, but is not a finding: only a loop that may not start has
     findings.
     """
-    result = WorkResult()
+    result, syncs = WorkResult(), options.worker is None
     schedule = target.read_file()
     with target.database() as dsn, db.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
-        synced = sync_if_needed(connection, schedule, snapshot)
+        read = sync_if_needed if syncs else inspect
+        synced = read(connection, schedule, snapshot)
         on_messages(result.add(synced))
         if not synced.may_claim:
             result.has_findings = True
             return result
-        namespace = str(synced.namespace)
-        jobs, scope = claimable(connection, schedule, synced)
+        namespace, has_end = str(synced.namespace), options.max_time is not None
+        jobs, scope = claimable(connection, schedule, synced, has_end)
         jobs = dict(jobs)  # all of them: syncs compare them with those of the file
+        registration = register(connection, namespace, jobs, scope, schedule, options)
+        if registration is None:
+            return result
         worker = create_worker(
-            connection, dsn, namespace, jobs, scope, schedule, options, is_continuous=True
+            connection, dsn, namespace, jobs, scope, schedule, options, True, registration
         )
         hash, code = (
             schedule.sha256 if synced.is_readable else None,
@@ -81,7 +87,15 @@ def loop(
         )
         file = FollowedFile(hash, synced.jobs or jobs, frozenset(jobs), *code)
         sync_task = SyncTask(
-            target, dsn, namespace, on_messages, file, snapshot.now, result.skipped
+            target,
+            dsn,
+            namespace,
+            on_messages,
+            file,
+            snapshot.now,
+            result.skipped,
+            syncs=syncs,
+            has_end=has_end,
         )
         run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
         if sync_task.newer_tables is not None:
@@ -137,6 +151,8 @@ class SyncTask:
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
     # by the latest sync that could read the file: it is not another environment's
     may_claim: bool = True
+    syncs: bool = True  # False: it reads the file
+    has_end: bool = False  # the worker's scope has timeouts
 
     async def run(self, worker: Worker) -> None:
         """Sync until the worker ends. A sync that fails is logged, and tried again the next minute.
@@ -190,6 +206,8 @@ class SyncTask:
 
     async def _report(self, worker: Worker, is_healthy: bool) -> None:
         """Tell plugins how a sync went: not well if a run has died since the last one."""
+        if not self.syncs:
+            return
         dead_count = worker.report.dead_count
         report = plugins.start(
             "tick_ended",
@@ -254,16 +272,18 @@ class SyncTask:
             except EnvironmentFailed as error:
                 return self._sync_without_file(connection, str(error))
             snapshot = poll_database(connection, schedule, may_migrate=False)
-            result = sync_if_needed(connection, schedule, snapshot)
+            read = sync_if_needed if self.syncs else inspect
+            result = read(connection, schedule, snapshot)
             if result.namespace is None:
                 result.namespace = self.namespace
                 self._account_for_due_slots(connection, result)
             file, scope = self._claimable(connection, schedule, result)
         if not result.is_readable:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
-        if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot, schedule):
+        upkeeps = result.may_claim and self.syncs
+        if upkeeps and not housekeep(self.dsn, result.namespace, snapshot, schedule):
             result.has_findings = True
-        if result.may_claim and has_targets(schedule, snapshot):
+        if upkeeps and has_targets(schedule, snapshot):
             result.add_findings(*notify(self.dsn, schedule, result, sends=False))
         return SyncUpdate(
             snapshot.now,
@@ -292,7 +312,7 @@ class SyncTask:
         is_same = not is_edited and code == (self.file.file, self.file.folders)
         if is_same and result.jobs is None:
             result.jobs = dict(self.file.jobs)
-        jobs, scope = claimable(connection, schedule, result)
+        jobs, scope = claimable(connection, schedule, result, self.has_end)
         if is_same and jobs.keys() == self.file.claimable:
             return None, scope
         return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs), *code), scope
@@ -303,7 +323,7 @@ class SyncTask:
         """
         result = SyncResult(self.namespace)
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
-        if self.may_claim:
+        if self.may_claim and self.syncs:
             self._account_for_due_slots(connection, result)
         return SyncUpdate(query.now(connection), result.messages, True, self.may_claim)
 

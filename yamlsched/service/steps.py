@@ -16,10 +16,11 @@ from psycopg import Connection
 from yamlsched import db, log, plugins
 from yamlsched.act import notes, prune
 from yamlsched.db.connection import SESSION_SETTINGS, reason
-from yamlsched.errors import YamlschedError
+from yamlsched.errors import Refused, YamlschedError
 from yamlsched.schedule.job import NotifyTarget
 from yamlsched.schedule.load import load
 from yamlsched.sync import definitions
+from yamlsched.sync.apply import inspect_file
 from yamlsched.sync.files import (
     ScheduleFile,
     Snapshot,
@@ -70,12 +71,18 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """Limits of one worker. None: the default concurrency, else no limit."""
+    """Limits of one worker. None: the default concurrency, else no limit.
+
+    A ``worker`` with an id was started for its queues by somebody: it shares no concurrency limit
+    with its host, and does not sync.
+    """
 
     concurrency: int | None = None
     max_runs: int | None = None
     max_time: timedelta | None = None
     grace: timedelta = timedelta(seconds=30)
+    idle_exit: timedelta | None = None
+    worker: str | None = None
 
 
 @dataclass
@@ -121,6 +128,16 @@ def sync_if_needed(
     """Sync if ``snapshot`` shows anything to sync."""
     known = None if needs_sync(snapshot, schedule) else current(snapshot, schedule)
     return known or sync(connection, schedule, snapshot=snapshot)
+
+
+def inspect(connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot) -> SyncResult:
+    """Return how the file stands, without a sync. Raises Refused if it was never applied."""
+    result = current(snapshot, schedule) or inspect_file(connection, schedule, snapshot)
+    if result.namespace is None:
+        raise Refused(
+            f'{schedule.path} has not been applied to this database yet: run "yamlsched sync" first'
+        )
+    return result
 
 
 def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFile) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from yamlsched import db
-from yamlsched.errors import Refused
 from yamlsched.plugins import WorkerTask
 from yamlsched.service.steps import (
     OnMessages,
@@ -11,12 +10,11 @@ from yamlsched.service.steps import (
     WorkOptions,
     WorkResult,
     has_targets,
+    inspect,
     notify,
     poll_database,
 )
-from yamlsched.service.workers import claimable, create_worker, run_worker
-from yamlsched.sync.apply import inspect_file
-from yamlsched.sync.files import current
+from yamlsched.service.workers import claimable, create_worker, register, run_worker
 
 
 def work(
@@ -30,20 +28,17 @@ def work(
     schedule = target.read_file()
     with target.database() as dsn, db.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
-        state = current(snapshot, schedule)
-        if state is None:
-            state = inspect_file(connection, schedule, snapshot)
+        state = inspect(connection, schedule, snapshot)
         on_messages(result.add(state))
-        if state.namespace is None:
-            raise Refused(
-                f'{target.file} has not been applied to this database yet: run "yamlsched sync"'
-                " first"
-            )
         if not state.may_claim:
             return result
+        namespace = str(state.namespace)
         jobs, scope = claimable(connection, schedule, state)
         result.has_findings |= state.has_findings
-        worker = create_worker(connection, dsn, state.namespace, jobs, scope, schedule, options)
+        registration = register(connection, namespace, jobs, scope, schedule, options)
+        worker = create_worker(
+            connection, dsn, namespace, jobs, scope, schedule, options, registration=registration
+        )
         run_worker(worker, target, result, *tasks)
         if has_targets(schedule, snapshot):
             messages = notify(dsn, schedule, state)

@@ -26,10 +26,18 @@ from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
 from yamlsched.worker import forking
+from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import ProcessPool
-from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
+from yamlsched.worker.permits import (
+    ConcurrencyPermits,
+    OwnPermits,
+    Permits,
+    default_concurrency,
+    permit_folder,
+)
+from yamlsched.worker.registration import Registration, WorkerName, own_id
 from yamlsched.worker.worker import Worker
 
 DEFAULT_ASYNC_CONCURRENCY = 200
@@ -45,6 +53,7 @@ def create_worker(
     schedule: ScheduleFile,
     options: WorkOptions,
     is_continuous: bool = False,
+    registration: Registration | None = None,
 ) -> Worker:
     """Return a worker for the due runs of ``jobs``, which are those of ``scope``.
 
@@ -52,20 +61,55 @@ def create_worker(
     name code to run. Closes ``connection``: no session must be open when the worker forks.
     """
     connection.close()
-    limits = WorkerLimits(max_time=options.max_time, max_runs=options.max_runs, grace=options.grace)
+    limits = WorkerLimits(
+        max_time=options.max_time,
+        max_runs=options.max_runs,
+        idle_exit=options.idle_exit,
+        grace=options.grace,
+    )
     workload = Workload(
         dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path)
     )
     folder = permit_folder(Path(schedule.path))
-    permits = ConcurrencyPermits(folder, options.concurrency or _concurrency(jobs))
+    concurrency = options.concurrency or _concurrency(jobs)
+    permits: Permits = ConcurrencyPermits(folder, concurrency)
+    if options.worker:
+        permits = OwnPermits(concurrency)
     events = EventQueue()
     executor = ProcessPool(workload, permits, events)
 
     def create_executor(name: str, queue: Queue, workload: Workload) -> Executor:
         limit = queue.concurrency or DEFAULT_ASYNC_CONCURRENCY
-        return SharedPool(workload, BytePermits(folder / f"queue-{name}", limit), events)
+        shared: Permits = BytePermits(folder / f"queue-{name}", limit)
+        return SharedPool(workload, OwnPermits(limit) if options.worker else shared, events)
 
-    return Worker(workload, executor, events, limits, is_continuous, create_executor)
+    return Worker(workload, executor, events, limits, is_continuous, create_executor, registration)
+
+
+def register(
+    connection: Connection[Any],
+    namespace: str,
+    jobs: Mapping[str, Job],
+    scope: ClaimScope,
+    schedule: ScheduleFile,
+    options: WorkOptions,
+) -> Registration | None:
+    """Write the rows of a worker that starts; None: it has to leave, because another one with its
+    id is live.
+    """
+    name = WorkerName(
+        namespace=namespace,
+        id=options.worker or escape_for(connection, own_id()),
+        host=escape_for(connection, schedule.host),
+        path=escape_for(connection, schedule.path),
+        revision=scope.revision,
+        is_own=options.worker is None,
+    )
+    queues = {job.queue for job in jobs.values()}.union(schedule.queues or ())
+    registration = registrations.register(connection, name, queues)
+    if registration is None:
+        log.warning("worker.refused", worker=name.id, why="another worker with this id is live")
+    return registration
 
 
 def _concurrency(jobs: Mapping[str, Job]) -> int:
@@ -77,9 +121,14 @@ def _concurrency(jobs: Mapping[str, Job]) -> int:
 
 
 def claimable(
-    connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    synced: SyncResult,
+    has_end: bool = False,
 ) -> tuple[Mapping[str, Job], ClaimScope]:
-    """Return the jobs whose runs this host may claim, and their scope."""
+    """Return the jobs whose runs this host may claim, and their scope; ``has_end``: for a worker
+    that claims nothing which may take longer than the time that it has left.
+    """
     if few := migrations.few_connections(connection):
         raise EnvironmentFailed(
             f"{few}: raise it with alter role or alter database ... connection limit"
@@ -89,9 +138,8 @@ def claimable(
     _report_unknown_queues(schedule, synced)
     jobs = {name: job for name, job in jobs.items() if schedule.serves(job.queue, job.queue_rules)}
     jobs = startable(connection, schedule, namespace, jobs)
-    return jobs, claiming.scope(
-        connection, namespace, jobs, revision.of_code(str(schedule.real_file), os.environ)
-    )
+    code = revision.of_code(str(schedule.real_file), os.environ)
+    return jobs, claiming.scope(connection, namespace, jobs, code, has_end)
 
 
 def _report_unknown_queues(schedule: ScheduleFile, synced: SyncResult) -> None:

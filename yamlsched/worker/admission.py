@@ -4,9 +4,11 @@ why.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Collection, Container, Sequence
 from datetime import timedelta
 
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, WorkerLimits
@@ -52,12 +54,19 @@ class ClaimBudget:
     @property
     def is_left(self) -> bool:
         """Whether neither the time nor the number of runs is used up."""
-        limits = self._limits
-        is_time_left = (
-            limits.max_time is None
-            or clock.now() - self._started_at < limits.max_time.total_seconds()
-        )
-        return is_time_left and (limits.max_runs is None or self._claimed_count < limits.max_runs)
+        max_runs = self._limits.max_runs
+        return self._seconds_left() > 0 and (max_runs is None or self._claimed_count < max_runs)
+
+    def _seconds_left(self) -> float:
+        max_time = self._limits.max_time
+        if max_time is None:
+            return math.inf
+        return self._started_at + max_time.total_seconds() - clock.now()
+
+    def too_long(self, scope: ClaimScope) -> Collection[int]:
+        """Return the jobs whose ``timeout`` is longer than the time that is left."""
+        left = self._seconds_left()
+        return [job for job, timeout in scope.timeouts if timeout > left]
 
     def note_claimed(self, runs: Sequence[ClaimedRun]) -> None:
         """Count ``runs``, of which there is one at least."""

@@ -121,6 +121,7 @@ class WorkerLimits:
 
     max_time: timedelta | None = None  # after which it claims no more
     max_runs: int | None = None
+    idle_exit: timedelta | None = None  # after which it ends if it has nothing to do
     grace: timedelta = timedelta(seconds=30)  # for handlers, after SIGTERM
 
 

@@ -168,11 +168,27 @@ class Claims:
             if released or clock.now() > until:
                 del self._lost[token]
 
+    async def look(self, scope: claiming.ClaimScope) -> bool:
+        """Return whether a claim could take anything. If not, ``is_exhausted`` is true."""
+        changes = self._changes
+
+        async def ask(connection: Connection) -> bool:
+            return await claiming.has_claimable(connection, self._namespace, scope, self._queue)
+
+        try:
+            is_found = await answer_of(self._session, ask)
+        except Unanswered:
+            return False
+        if is_found is False:
+            self._seen, self._is_exhausted = changes, True
+            self._look_at = clock.now() + POLL_INTERVAL_SECONDS
+        return bool(is_found)
+
     async def claim(
-        self, limit: int, scope: claiming.ClaimScope
+        self, limit: int, scope: claiming.ClaimScope, skipped: Collection[int] = ()
     ) -> tuple[claiming.ClaimResult, float] | None:
-        """Claim up to ``limit`` runs. Return them with the instant before the claim was sent; None
-        without an answer.
+        """Claim up to ``limit`` runs, but none of the jobs ``skipped``. Return them with the
+        instant before the claim was sent; None without an answer.
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
@@ -182,7 +198,8 @@ class Claims:
 
         async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
             arguments = (connection, self._namespace, token, limit, scope)
-            return await claiming.claim(*arguments, queue=self._queue, busy=busy, chance=chance)
+            jobs = {*busy, *skipped}
+            return await claiming.claim(*arguments, queue=self._queue, busy=jobs, chance=chance)
 
         answer = await self._answer(ask, token)
         if answer is None:

@@ -85,6 +85,22 @@ class ConcurrencyPermits:
             os.close(self._held.popitem()[1])
 
 
+class OwnPermits:
+    """``count`` permits of one process, which shares none with others."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.held = count, 0
+
+    def fill(self, wanted: int) -> int:
+        """Take permits until ``wanted`` are held; return how many are."""
+        self.held = max(self.held, min(wanted, self.count))
+        return self.held
+
+    def shrink(self, wanted: int) -> None:
+        """Free permits until no more than ``wanted`` are held."""
+        self.held = min(self.held, wanted)
+
+
 def permit_folder(file: Path) -> Path:
     """Return the folder of lock files of the schedule ``file``, made if missing: the same for all
     its processes.

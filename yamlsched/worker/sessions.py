@@ -251,13 +251,18 @@ class WorkerSession:
         self._wait, self.opened_in = 0.0, clock.now() - started_at
         return connection
 
-    async def drop(self) -> None:
-        """Close the connection, after an error that leaves its state unknown."""
+    async def close(self) -> None:
+        """Close the connection until the session is used again."""
         self.unwatch()
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._wait = max(self._wait, MIN_WAIT_SECONDS)
             await connection.close()
+
+    async def drop(self) -> None:
+        """Close the connection, after an error that leaves its state unknown."""
+        if self._connection is not None:
+            self._wait = max(self._wait, MIN_WAIT_SECONDS)
+        await self.close()
 
     def cut(self) -> bool:
         """Cut the connection if an answer is awaited, so that its awaiter learns at once that there
@@ -339,16 +344,24 @@ class WorkerSessions:
         The server may have a limit: a claim without them could neither be kept nor finished. False
         if one did not open.
         """
-        needed = (self.lease, self.write, self.claim)
-        if all(session.is_open for session in needed):
+        if self.is_open:
             return True
         opened = await asyncio.gather(
-            *(session.open() for session in needed), return_exceptions=True
+            *(session.open() for session in self._all()), return_exceptions=True
         )
         for error in opened:
             if isinstance(error, BaseException) and not isinstance(error, Unanswered):
                 raise error
         return not any(opened)
+
+    @property
+    def is_open(self) -> bool:
+        return all(session.is_open for session in self._all())
+
+    async def close_unneeded(self) -> None:
+        """Close those that an idle worker does not need: it claims with one."""
+        await self.write.close()
+        await self.lease.close()
 
     def cut(self) -> bool:
         """Cut those that await an answer; return whether there was one."""
@@ -359,7 +372,7 @@ class WorkerSessions:
             await session.drop()
 
     def _all(self) -> tuple[WorkerSession, ...]:
-        return self.claim, self.write, self.lease
+        return self.lease, self.write, self.claim
 
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,6 +39,7 @@ from yamlsched.worker.forking import accept_signals, reduced_garbage_collection
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
 from yamlsched.worker.queues import Queues, ServedQueue
+from yamlsched.worker.registration import Registration, own_id
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Database, Notified, WorkerSessions
 from yamlsched.worker.stderr import non_blocking_stderr
@@ -47,6 +47,7 @@ from yamlsched.worker.stderr import non_blocking_stderr
 # for which a worker that holds no lease waits for a database that is away
 AWAY_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
+ONE_SESSION_AFTER_SECONDS = 5.0  # without an attempt: it closes the others
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 
 
@@ -81,8 +82,10 @@ class Worker:
         limits: WorkerLimits,
         is_continuous: bool = False,
         create_executor: Callable[[str, Queue, Workload], Executor] = no_coroutines,
+        registration: Registration | None = None,
     ) -> None:
         self.workload, self.events = workload, events
+        self.registration = registration
         self.limits, self.budget, self.is_continuous = limits, ClaimBudget(limits), is_continuous
         self.report = RunReport()
         self.attempts: set[Attempt] = set()  # from claim to outcome
@@ -95,10 +98,11 @@ class Worker:
         self.on_moved: Callable[[], None] | None = None
         self._failure: BaseException | None = None
         self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
+        self._busy_at = clock.now()  # when it last had an attempt
         self.database = Database(workload.dsn)
         self._sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
         namespace = workload.namespace
-        name = f"{socket.gethostname()}:{os.getpid()}"
+        name = own_id() if registration is None else registration.name.claims()
         self.queues = Queues(
             executor,
             lambda queue: Claims(sessions.claim, namespace, name, queue, polls=is_continuous),
@@ -126,7 +130,8 @@ class Worker:
 
     async def _claim(self, queue: ServedQueue, limit: int) -> None:
         scope = self.workload.scope
-        answer = await queue.claims.claim(limit, scope)
+        skipped = self.budget.too_long(scope) if self.is_continuous else ()
+        answer = await queue.claims.claim(limit, scope, skipped)
         if answer is None:
             return
         claim, sent_at = answer
@@ -175,6 +180,9 @@ class Worker:
                 executable.append(attempt)
             else:
                 self.outcomes.add(attempt, end)
+        self._busy_at = clock.now()
+        if self.registration is not None:
+            self.registration.note_started(queue.name, len(executable))
         self.report.note_starts(executable)
         self.queues.submit(executable)
 
@@ -228,6 +236,7 @@ class Worker:
             self._may_claim.clear()
             # the upkeep included: it writes outcomes, which are to be reported
             may_wait = self._is_claiming = True
+            await self._report()
             if not self._must_not_claim() and await self.upkeep.run_if_due():
                 self.queues.poll_now()
                 self.events.wake()
@@ -235,18 +244,46 @@ class Worker:
                 limit = self._room(queue)
                 if limit > 0 or queue.claims.has_lost_claims:
                     await queue.claims.release_lost_claims()
-                    if limit > 0 and await self._sessions.open() and not self._must_not_claim():
+                    if limit > 0 and await self._is_ready(queue) and not self._must_not_claim():
                         await self._claim(queue, limit)
                     self.events.wake()
                 may_wait = may_wait and (limit <= 0 or queue.claims.is_exhausted)
             self._is_claiming = False
             if may_wait:
                 if self.is_continuous:
+                    if self._is_idle_for(ONE_SESSION_AFTER_SECONDS):
+                        await self._sessions.close_unneeded()
                     self._sessions.claim.watch()
                 idle = (queue.claims.idle_seconds for queue in self.queues)
                 await wait(self._may_claim, min(idle, default=POLL_INTERVAL_SECONDS))
                 self._sessions.claim.unwatch()
                 self.queues.check_clock()
+
+    async def _report(self) -> None:
+        """Report that this worker is there. It leaves if another process has its id now."""
+        if self.registration is None:
+            return
+        queues = [queue.name for queue in self.queues]
+        is_leaving = not self._is_within_limits()
+        is_known = await self.registration.report_if_due(self._sessions.claim, queues, is_leaving)
+        if not is_known and self.stopped_at is None:
+            log.warning("worker.replaced", worker=self.registration.name.id)
+            self.stop()
+
+    async def _is_ready(self, queue: ServedQueue) -> bool:
+        """Open the sessions that a claim needs. An idle worker first looks for what is due, with
+        the one session that it has.
+        """
+        if (
+            self.is_continuous
+            and not self._sessions.is_open
+            and not await queue.claims.look(self.workload.scope)
+        ):
+            return False
+        return await self._sessions.open()
+
+    def _is_idle_for(self, seconds: float) -> bool:
+        return not self.attempts and clock.now() - self._busy_at >= seconds
 
     def _room(self, queue: ServedQueue) -> int:
         """Return how many more runs to claim; they can start soon."""
@@ -267,7 +304,10 @@ class Worker:
         return self._is_paused or not self._is_within_limits() or self.has_moved()
 
     def _is_within_limits(self) -> bool:
-        return self.stopped_at is None and self.budget.is_left and not self._is_outdated
+        idle_exit = self.limits.idle_exit
+        has_idled = idle_exit is not None and self._is_idle_for(idle_exit.total_seconds())
+        is_left = self.budget.is_left and not has_idled
+        return self.stopped_at is None and is_left and not self._is_outdated
 
     def has_moved(self) -> bool:
         """Return whether a link of the file's path was switched since it was last read. Then
@@ -354,6 +394,8 @@ class Worker:
                 await wait(self._has_work, POLL_INTERVAL_SECONDS)
             self.queues.check()
             self.leases.check()
+            if self.attempts:
+                self._busy_at = clock.now()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
             self._release_idle_capacity()
@@ -457,6 +499,7 @@ class Worker:
             await asyncio.sleep(0.01)
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
+        is_away = self.database.away_since is not None
         if self._sessions.cut():
             # for the tasks to see it: cancelled, they would wait for the server
             await asyncio.sleep(0.01)
@@ -464,4 +507,6 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(executor.close() for executor in self.queues.executors))
+        if self.registration is not None and not is_away:
+            await self.registration.end(self._sessions.claim)
         await self._sessions.drop()

@@ -161,7 +161,7 @@ def _runs(count: int, which: str = "") -> str:
 
 
 def _on(note: Note) -> str:
-    host = (note.locked_by or "").rsplit(":", 2)[0]
+    host = (note.locked_by or "").rsplit(":", 2)[0].rpartition(":")[2]
     return f" on {truncate(one_line(host), MAX_HOST_CHARS)}" if host else ""
 
 

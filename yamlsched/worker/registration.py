@@ -1,0 +1,150 @@
+"""A worker's rows in ``yamlsched.workers``: one for each queue that it serves.
+
+They show who works, and say which workers need not be started. They decide nothing about runs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from yamlsched import log
+from yamlsched.db.connection import reason
+from yamlsched.db.query import load
+from yamlsched.worker import clock
+from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+
+BEAT_INTERVAL_SECONDS = 15.0
+TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerName:
+    """Who a worker is. ``path`` is that of its file.
+
+    ``is_own``: the id was made of the host and the process, and names no other one.
+    """
+
+    namespace: str
+    id: str
+    host: str
+    path: str
+    revision: str | None
+    is_own: bool
+
+    def claims(self) -> str:
+        """Return with what ``locked_by`` of its runs begins: the id."""
+        return self.id if self.is_own else f"{self.id}:{own_id()}"
+
+
+def own_id() -> str:
+    """Return the id of a worker that was started without one."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass
+class Registration:
+    """Keeps the rows of one worker. ``reported_at`` of each queue says which rows are its own."""
+
+    name: WorkerName
+    reported_at: dict[str, datetime] = field(default_factory=dict)
+    runs: Counter[str] = field(default_factory=Counter)  # that were started, by queue
+    _is_leaving: bool = False
+    _next_at: float = 0.0
+
+    def note_started(self, queue: str, count: int) -> None:
+        """Count runs that were handed over for execution."""
+        self.runs[queue] += count
+
+    async def report_if_due(
+        self, session: WorkerSession, queues: Collection[str], is_leaving: bool
+    ) -> bool:
+        """Write that the worker is there, each 15 s and when it starts to leave.
+
+        Return False if another process has its id meanwhile. A server that does not answer is asked
+        again with the next beat.
+        """
+        is_due = clock.now() >= self._next_at or is_leaving != self._is_leaving
+        if not is_due and self.reported_at.keys() >= set(queues):
+            return True
+
+        async def ask(connection: Connection) -> bool:
+            known = await self._beat(connection, is_leaving)
+            missing = sorted(set(queues) - known)
+            if not missing:
+                return True
+            cursor = await connection.execute(load("workers")["report"], self._report(missing))
+            rows = await cursor.fetchall()
+            self.reported_at |= {row.queue: row.reported_at for row in rows}
+            return len(rows) == len(missing)
+
+        self._next_at, self._is_leaving = clock.now() + BEAT_INTERVAL_SECONDS, is_leaving
+        try:
+            return await session.run(ask, TIMEOUT_SECONDS)
+        except Unanswered:
+            return True
+        except psycopg.Error as error:
+            log.warning("worker.not_reported", error=reason(error))
+            return True
+
+    async def end(self, session: WorkerSession) -> None:
+        """Write that the worker has ended. If the server does not answer, it is lost later."""
+
+        async def ask(connection: Connection) -> None:
+            await self._beat(connection, is_leaving=True, has_ended=True)
+
+        try:
+            await session.run(ask, TIMEOUT_SECONDS)
+        except (Unanswered, psycopg.Error):
+            return
+
+    async def _beat(
+        self, connection: Connection, is_leaving: bool, has_ended: bool = False
+    ) -> set[str]:
+        queues = list(self.reported_at)
+        if not queues:
+            return set()
+        parameters = {
+            "namespace": self.name.namespace,
+            "id": self.name.id,
+            "queues": queues,
+            "reported_ats": [self.reported_at[queue] for queue in queues],
+            "runs": [self.runs[queue] for queue in queues],
+            "is_leaving": is_leaving,
+            "has_ended": has_ended,
+            "now": None,
+        }
+        cursor = await connection.execute(load("workers")["beat"], parameters)
+        return {row.queue for row in await cursor.fetchall()}
+
+    def _report(self, queues: Sequence[str]) -> Mapping[str, Any]:
+        return {
+            **asdict(self.name),
+            "queues": queues,
+            "takes_over": self.name.is_own,
+            "now": None,
+        }
+
+
+def register(
+    connection: psycopg.Connection[Any], name: WorkerName, queues: Iterable[str]
+) -> Registration | None:
+    """Write the rows of a worker that starts; None: another process with its id is live."""
+    registration, wanted = Registration(name), sorted(set(queues))
+    with connection.transaction() as transaction:
+        rows = connection.execute(
+            load("workers")["report"], registration._report(wanted)
+        ).fetchall()
+        if len(rows) < len(wanted):
+            raise psycopg.Rollback(transaction)
+        registration.reported_at = {row.queue: row.reported_at for row in rows}
+        registration._next_at = clock.now() + BEAT_INTERVAL_SECONDS
+        return registration
+    return None
