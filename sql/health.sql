@@ -317,6 +317,13 @@ from (
 where h.nth <= 50
 order by h.seen_at desc;
 
+-- name: queues
+-- How much there is to do in each queue, counted to 1,000 of each level, and who does it.
+select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.leaving
+from unnest(%(namespaces)s::text[]) as n (namespace)
+cross join lateral yamlsched.queue_loads(n.namespace, 1000, clock_timestamp()) l
+order by l.queue;
+
 -- name: calendars
 -- Calendars that enabled jobs use and that end within 60 days, or have ended: after that, what they
 -- skip runs.

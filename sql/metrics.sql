@@ -60,3 +60,8 @@ from (
 ) e
 group by e.job_type, e.status, e.is_call, bucket
 order by e.job_type, e.status, e.is_call, bucket;
+
+-- name: queues
+select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.leaving
+from yamlsched.queue_loads(%(namespace)s, 10000, clock_timestamp()) l
+order by l.queue;

@@ -63,7 +63,7 @@ begin
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health',
             'overdue_jobs',
             'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files',
-            'notify_targets', 'notifications', 'late_jobs', 'workers']) as is_ours
+            'notify_targets', 'notifications', 'late_jobs', 'workers', 'queue_load']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
@@ -93,6 +93,8 @@ begin
             'yamlsched.release(text,bigint[],timestamp with time zone)',
             'yamlsched.remove_values(text)',
             'yamlsched.repair(text,timestamp with time zone)',
+            'yamlsched.queue_load_of(text,text,integer,timestamp with time zone)',
+            'yamlsched.queue_loads(text,integer,timestamp with time zone)',
             'yamlsched.rooms(text,text[],timestamp with time zone)',
             'yamlsched.sweep(text,boolean,timestamp with time zone)',
             'yamlsched.unclaimed(text,timestamp with time zone)',
@@ -165,7 +167,12 @@ begin
         yamlsched.waits_for(yamlsched.job_runs), yamlsched.limit_line(text, text),
         yamlsched.waited_for(text),
         yamlsched.could_begin_at(yamlsched.job_runs, interval),
-        yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint)
+        yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint),
+        yamlsched.gates_of(yamlsched.job_runs, yamlsched.job_definitions, timestamptz),
+        yamlsched.queue_levels(text), yamlsched.limit_value(jsonb, text[]),
+        yamlsched.rooms(text, text[], timestamptz),
+        yamlsched.queue_load_of(text, text, integer, timestamptz),
+        yamlsched.queue_loads(text, integer, timestamptz)
         to yamlsched_worker, yamlsched_reader;
     grant execute on function
         yamlsched.end_due_at(text[], timestamptz, timestamptz),
@@ -181,18 +188,14 @@ begin
         yamlsched.block_closed(text, bigint, bigint, integer, timestamptz),
         yamlsched.claim_gated(text, bigint[], smallint[], text, timestamptz),
         yamlsched.continue_edits(text, timestamptz),
-        yamlsched.gates_of(yamlsched.job_runs, yamlsched.job_definitions, timestamptz),
         yamlsched.grant_permits(text, bigint[], smallint[], text[], timestamptz),
-        yamlsched.queue_levels(text),
         yamlsched.leave_gates(bigint[], timestamptz),
-        yamlsched.limit_value(jsonb, text[]),
         yamlsched.lock_gates(text, text[]),
         yamlsched.offer(text, text[], integer, timestamptz),
         yamlsched.promote(text, text[], integer, timestamptz),
         yamlsched.release(text, bigint[], timestamptz),
         yamlsched.remove_values(text),
         yamlsched.repair(text, timestamptz),
-        yamlsched.rooms(text, text[], timestamptz),
         yamlsched.sweep(text, boolean, timestamptz),
         yamlsched.unclaimed(text, timestamptz),
         yamlsched.waits_elsewhere(yamlsched.job_runs, yamlsched.job_definitions, timestamptz),
@@ -214,7 +217,7 @@ begin
         yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.permits,
         yamlsched.awaits, yamlsched.seen_hosts, yamlsched.files_in_force, yamlsched.presented_files,
         yamlsched.notify_targets, yamlsched.notifications, yamlsched.late_jobs,
-        yamlsched.workers
+        yamlsched.workers, yamlsched.queue_load
         to yamlsched_reader, yamlsched_worker;
 
     -- Workers can add rows to the audit trails (job_failures, operator_actions, edits,

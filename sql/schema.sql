@@ -333,6 +333,7 @@ create table yamlsched.workers (
     runs        bigint not null default 0,  -- that it has begun to execute
     primary key (namespace, id, queue)
 );
+create index workers_queue on yamlsched.workers (namespace, queue, ended_at);
 
 
 -- Attempts
@@ -1824,6 +1825,92 @@ $$;
 
 
 -- Views for psql and for monitoring
+
+-- How many runs of a queue are due, and how many execute, among the first `most` of each level.
+-- Due: claimable for 10 s, because a worker that is live takes it sooner, and no more than its
+-- gates have room for. Not counted is what leaving workers hold.
+create function yamlsched.queue_load_of(of_namespace text, of_queue text, most integer,
+    now timestamptz, out due bigint, out executing bigint, out oldest_due_at timestamptz)
+    language sql stable set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_sort = on
+as $$
+    with unfinished as materialized (
+        select n.*
+        from (values (1::smallint), (2::smallint), (3::smallint)) l (level)
+        cross join lateral (
+            select r.id, r.definition_id, r.priority, r.run_at, r.locked_by, r.exclusive,
+                   r.locked_until >= queue_load_of.now as is_executing,
+                   greatest(r.run_at, r.created_at, r.released_at, r.ready_at) as due_at
+            from yamlsched.job_runs r
+            where r.namespace = of_namespace and r.queue = of_queue and r.priority = l.level
+              and r.blocked_on is null and r.finished_at is null and not r.unreleased
+              and r.run_at <= queue_load_of.now
+            order by r.run_at, r.id limit most) n
+    ), gated as materialized (
+        select d.id, d.limit_name is not null or yamlsched.is_closed(d, queue_load_of.now)
+               as all_runs
+        from yamlsched.job_definitions d
+        where d.id = any (array(select distinct u.definition_id from unfinished u))
+    ), waiting as materialized (
+        select u.id, u.due_at, g.name, row_number() over (
+                   partition by g.name order by u.priority, u.run_at, u.id) as place
+        from unfinished u
+        join gated j on j.id = u.definition_id
+        left join lateral (
+            select n.name
+            from yamlsched.job_runs r
+            join yamlsched.job_definitions d on d.id = r.definition_id
+            cross join lateral unnest(yamlsched.gates_of(r, d, queue_load_of.now)) as n (name)
+            where r.id = u.id and (u.exclusive or j.all_runs)) g on true
+        where u.is_executing is not true and u.due_at <= queue_load_of.now - interval '10 seconds'
+    ), room as materialized (
+        select m.name, m.free
+        from yamlsched.rooms(of_namespace, array(
+            select distinct w.name from waiting w where w.name is not null),
+            queue_load_of.now) m
+    ), claimable as (
+        select w.id, min(w.due_at) as due_at
+        from waiting w left join room m on m.name = w.name
+        group by w.id
+        having bool_and(w.name is null or w.place <= m.free)
+    ), leaving as materialized (
+        select w.id || ':' as prefix
+        from yamlsched.workers w
+        where w.namespace = of_namespace and w.queue = of_queue and w.ended_at is null
+          and w.leaving_at is not null
+    )
+    select (select count(*) from claimable),
+           (select count(*) from unfinished u where u.is_executing and not exists (
+                select from leaving l where starts_with(u.locked_by, l.prefix))),
+           (select min(c.due_at) from claimable c)
+$$;
+
+-- The queues of a namespace: how much there is to do in each, and who does it.
+create function yamlsched.queue_loads(of_namespace text, most integer, now timestamptz)
+    returns table (queue text, due bigint, executing bigint, oldest_due_at timestamptz,
+                   live bigint, leaving bigint)
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.leaving
+    from (select e.queue from yamlsched.queue_levels(of_namespace) e
+          union
+          select w.queue from yamlsched.workers w
+          where w.namespace = of_namespace and w.ended_at is null
+            and w.seen_at > queue_loads.now - interval '60 seconds') n
+    cross join lateral yamlsched.queue_load_of(of_namespace, n.queue, most, queue_loads.now) l
+    cross join lateral (
+        select count(*) filter (where w.leaving_at is null) as live,
+               count(*) filter (where w.leaving_at is not null) as leaving
+        from yamlsched.workers w
+        where w.namespace = of_namespace and w.queue = n.queue and w.ended_at is null
+          and w.seen_at > queue_loads.now - interval '60 seconds') w
+$$;
+
+-- For a scaler: due + executing is what workers are needed for. Counted to 10,000 of each level.
+create view yamlsched.queue_load as
+select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.leaving
+from yamlsched.namespaces n
+cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) l;
 
 -- Unfinished runs. Two branches, because each has its own index.
 create view yamlsched.open_runs as

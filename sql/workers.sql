@@ -31,6 +31,21 @@ where w.namespace = %(namespace)s and w.id = %(id)s and w.queue = o.queue
   and w.reported_at = o.reported_at
 returning w.queue;
 
+-- name: loads
+-- How much there is to do in each queue, counted to 1,000 of each level, and who does it.
+select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.leaving
+from yamlsched.queue_loads(%(namespace)s, 1000, clock_timestamp()) l
+order by l.queue;
+
+-- name: latest
+-- Workers: those that are there first, then the latest.
+select w.id, w.queue, w.host, w.path, w.revision, w.reported_at, w.seen_at, w.leaving_at,
+       w.ended_at, w.runs
+from yamlsched.workers w
+where w.namespace = %(namespace)s
+order by w.ended_at is not null, w.seen_at desc, w.id, w.queue
+limit %(limit)s;
+
 -- name: prune
 -- Forget workers that ended, or were seen last, more than 7 days ago.
 delete from yamlsched.workers w

@@ -61,7 +61,7 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     assert "queue      0 queued, 1 running, 0 waiting to retry" in lines
     assert "dead       1 in the last hour, 1 in the last day" in lines
     assert "workers    web-2 (1 running), web-1 (just now)" in lines
-    states = {line.split()[0]: line.split()[1] for line in lines[8:13]}
+    states = {line.split()[0]: line.split()[1] for line in lines[9:14]}
     assert states == {
         "bad": "dead",
         "busy": "running",

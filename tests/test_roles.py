@@ -55,7 +55,7 @@ VIEWS = (
         "job_states",
         "job_health",
     ),
-    *("definition_changes", "files_in_force", "presented_files"),
+    *("definition_changes", "files_in_force", "presented_files", "queue_load"),
 )
 DENIED = psycopg.errors.InsufficientPrivilege
 
@@ -502,6 +502,17 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         ),
         **dict.fromkeys(("upstream()", "upstream_results()"), EXECUTE),
         **dict.fromkeys(("limit_line()", "waited_for()"), EXECUTE),
+        **dict.fromkeys(
+            (
+                "gates_of()",
+                "queue_levels()",
+                "limit_value()",
+                "queue_load_of()",
+                "queue_loads()",
+                "rooms()",
+            ),
+            EXECUTE,
+        ),
     },
     "yamlsched_worker": {
         "schema yamlsched": frozenset({"USAGE"}),
@@ -531,6 +542,8 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "limit_value()",
                 "offer()",
                 "promote()",
+                "queue_load_of()",
+                "queue_loads()",
                 "release()",
                 "remove_values()",
                 "repair()",

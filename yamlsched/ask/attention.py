@@ -158,6 +158,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "held_up": [held_up._asdict() for held_up in health.held_up],
         "calendars": [calendar._asdict() for calendar in health.calendars],
         "workers": health.workers,
+        "queues": [queue._asdict() for queue in health.queues],
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
         "in_doubt_counts": {

@@ -181,6 +181,20 @@ class WorkerHost:
     seen_at: datetime
 
 
+class QueueHealth(NamedTuple):
+    """How much there is to do in a queue, and who does it: see the view queue_load.
+
+    ``due`` and ``executing`` are counted to some thousands.
+    """
+
+    queue: str
+    due: int
+    executing: int
+    oldest_due_at: datetime | None
+    live: int
+    leaving: int
+
+
 @dataclass(frozen=True)
 class LostSlots:
     """Slots of a job that were recorded recently as too old to be run."""
@@ -222,6 +236,7 @@ class Health:
     refused: list[RefusedFile]
     lacks: list[LackingHost]  # at most MAX_EFFECTS_IN_DOUBT
     workers: list[WorkerHost]
+    queues: list[QueueHealth]
     lost_slots: list[LostSlots]
     limits: list[str]  # those for which runs wait, with who holds them
     calendars: list[EndingCalendar] = field(default_factory=list)
@@ -237,6 +252,7 @@ LISTS: dict[str, type[Any]] = {
     "refused": RefusedFile,
     "lacks": LackingHost,
     "workers": WorkerHost,
+    "queues": QueueHealth,
     "lost_slots": LostSlots,
     "limits": str,
     "calendars": EndingCalendar,

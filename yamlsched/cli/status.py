@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import click
 
@@ -14,6 +14,7 @@ from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import (
     Health,
     JobHealth,
+    QueueHealth,
     drift,
     effects_in_doubt,
     environment,
@@ -214,6 +215,8 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
         "queue",
         f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}",
     )
+    for each in health.queues:
+        yield "", f"{each.queue}: {queue_in_words(each, now)}"
     for waits in health.limits:
         yield "", f"a run {waits}"
     for nth, held_up in enumerate(by_run(health.held_up)[:MAX_HOSTS_LISTED]):
@@ -241,6 +244,14 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     ]
     more = f" and {len(hosts) - MAX_HOSTS_LISTED} more" if len(hosts) > MAX_HOSTS_LISTED else ""
     yield "workers", ", ".join(hosts[:MAX_HOSTS_LISTED]) + more or "none in the last hour"
+
+
+def queue_in_words(queue: QueueHealth, now: datetime) -> str:
+    """Return how much there is to do in a queue, and who does it."""
+    waits = f" (the oldest since {terminal.ago(queue.oldest_due_at, now)})" if queue.due else ""
+    leaving = f", {queue.leaving} leaving" if queue.leaving else ""
+    workers = f"{terminal.count(queue.live, 'live worker')}{leaving}"
+    return f"{queue.due} due{waits}, {queue.executing} executing, {workers}"
 
 
 def files(health: Health) -> Iterator[tuple[str, str]]:

@@ -226,6 +226,27 @@ def test_hosts_that_were_seen_within_the_hour_are_metrics(db: Db) -> None:
     assert abs(seen - datetime.now(UTC).timestamp()) < 60
 
 
+def test_queues_have_what_is_due_what_executes_and_their_workers(db: Db) -> None:
+    earlier = "(now() - interval '1 minute')"
+    job = a_healthy_job(db, overlap="allow")
+    a_run(db, job, queue="gpu", run_at=earlier, created_at=earlier)
+    for _ in range(2):
+        a_run(db, job, "running", queue="gpu")
+    db.execute(
+        "insert into yamlsched.workers (namespace, id, queue, host, path, reported_at, seen_at)"
+        " values ('default', 'gpu-1', 'gpu', 'node-1', '/srv/schedules.yaml', now(), now())"
+    )
+
+    found = families(metrics.text(db, "default"))
+
+    runs, workers = (
+        {s.labels["state"]: s.value for s in found[name].samples if s.labels["queue"] == "gpu"}
+        for name in ("yamlsched_queue_runs", "yamlsched_queue_workers")
+    )
+    assert (runs, workers) == ({"due": 1, "running": 2}, {"live": 1, "leaving": 0})
+    assert of(found["yamlsched_queue_oldest_due_seconds"], queue="gpu") >= 60
+
+
 def failed_attempts(db: Db) -> dict[str, float]:
     found = families(metrics.text(db, "default"))["yamlsched_recent_failed_attempts"]
     return {sample.labels["error_type"]: sample.value for sample in found.samples}

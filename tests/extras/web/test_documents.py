@@ -88,7 +88,7 @@ def test_a_page_answers_with_the_document_of_its_verb(
 
 @pytest.mark.parametrize(
     "path", ["/nights", "/nights?by=runs", "/durations", "/jobs/nightly_backup", "/jobs/send_welcome_mail", "/graph",
-             "/calendar", "/files", "/actions", "/why"],
+             "/calendar", "/files", "/workers", "/actions", "/why"],
 )  # fmt: skip
 def test_a_page_without_a_verb_answers_with_what_it_shows(shop: TestClient, path: str) -> None:
     found = shop.get(path, headers=JSON).json()

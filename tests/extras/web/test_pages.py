@@ -35,6 +35,7 @@ PATHS = (
     "/why",
     "/calendar",
     "/files",
+    "/workers",
     "/calendar?span=1d&q=team-finance&tz=America/New_York",
     "/why?job=nightly_backup&at=yesterday",
     *(f"/jobs/{j}" for j in JOBS),

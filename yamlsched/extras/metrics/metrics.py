@@ -18,7 +18,7 @@ import psycopg
 
 from yamlsched.ask import failures, health
 from yamlsched.ask.failures import FailedAttempts
-from yamlsched.ask.health import Health, WorkerHost, drift, in_force
+from yamlsched.ask.health import Health, QueueHealth, WorkerHost, drift, in_force
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import LOST_WORKER
@@ -152,6 +152,12 @@ HELP = {
     "recent_run_duration_seconds": (
         "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs."
     ),
+    "queue_runs": (
+        "Runs of a queue that are due for 10 seconds, and that execute, without those of leaving"
+        " workers."
+    ),
+    "queue_workers": "Workers that serve a queue. Ticks are not counted.",
+    "queue_oldest_due_seconds": "Time that the oldest due run of a queue could be claimed for.",
     "worker_running_runs": (
         "Runs that the host holds, of the 50 hosts that were seen last within the hour."
     ),
@@ -206,6 +212,8 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
         *metric("repaired_runs", [(labels.of_namespace, runs) for runs in repaired]),
     ]
     lines += workers(namespace, now.workers)
+    loads = fetch(connection, QueueHealth, load("metrics")["queues"], {"namespace": namespace})
+    lines += queues(namespace, loads, now.now)
     lines += recent_runs(ended, labels)
     lines += failed_attempts(failed, labels)
     return "\n".join([*lines, ""])
@@ -266,6 +274,28 @@ def workers(namespace: str, seen: Iterable[WorkerHost]) -> Iterator[str]:
     yield from metric(
         "worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts]
     )
+
+
+def queues(namespace: str, loads: Iterable[QueueHealth], now: datetime) -> Iterator[str]:
+    """Yield how much there is to do in each queue, and who does it."""
+    by_queue = [(pairs({"namespace": namespace, "queue": each.queue}), each) for each in loads]
+    runs = [
+        (f'{labels},state="{state}"', count)
+        for labels, each in by_queue
+        for state, count in (("due", each.due), ("running", each.executing))
+    ]
+    yield from metric("queue_runs", runs)
+    workers = [
+        (f'{labels},state="{state}"', getattr(each, state))
+        for labels, each in by_queue
+        for state in ("live", "leaving")
+    ]
+    yield from metric("queue_workers", workers)
+    ages = [
+        (labels, (now - each.oldest_due_at).total_seconds() if each.oldest_due_at else 0.0)
+        for labels, each in by_queue
+    ]
+    yield from metric("queue_oldest_due_seconds", ages)
 
 
 def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterator[str]:

@@ -106,6 +106,10 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
         "files": view.found.presented,
         "edits": [{**vars(edit), "keys": keys} for edit, _, keys in view.history],
     },
+    "/workers": lambda view: {
+        "queues": [queue._asdict() for queue in view.queues],
+        "workers": [{**vars(worker), "state": word} for worker, word in view.workers],
+    },
     "/actions": lambda view: {
         "pauses": view.pauses,
         "actions": [entry for group in view.groups for entry in group.entries],

@@ -17,6 +17,7 @@ from yamlsched.extras.web.pages import (
     run,
     runs,
     why,
+    workers,
 )
 from yamlsched.extras.web.visit import Page
 
@@ -34,6 +35,7 @@ PAGES = (
     graph.PAGE,
     calendar.PAGE,
     files.PAGE,
+    workers.PAGE,
     actions.PAGE,
     namespaces.PAGE,
     HELP,

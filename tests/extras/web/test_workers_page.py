@@ -1,0 +1,54 @@
+"""The page of workers: queues, how much there is to do, and who serves them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+
+from starlette.testclient import TestClient
+
+from support.rows import a_job, a_run
+from yamlsched import db as store
+
+Visit = Callable[..., TestClient]
+EARLIER = "(now() - interval '1 minute')"
+
+
+def words(page: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page.partition("<main")[2])).split())
+
+
+def test_queues_and_workers_are_shown_with_their_states(own_dsn: str, visit: Visit) -> None:
+    with store.connect(own_dsn) as db:
+        db.execute("insert into yamlsched.namespaces (namespace) values ('default')")
+        a_run(db, a_job(db, overlap="allow"), queue="gpu", run_at=EARLIER, created_at=EARLIER)
+        for id, seen, leaving, ended in (
+            ("a-live", "0 s", None, None),
+            ("b-leaving", "1 s", "now", None),
+            ("c-lost", "2 min", None, None),
+            ("d-ended", "1 h", None, "now"),
+        ):
+            db.execute(
+                "insert into yamlsched.workers (namespace, id, queue, host, path, reported_at,"
+                " seen_at, leaving_at, ended_at, runs) values ('default', %s, 'gpu', 'node-1',"
+                " '/srv/schedules.yaml', now() - interval '2 h', now() - %s::interval, %s, %s, 7)",
+                [id, seen, leaving, ended],
+            )
+    page = visit(own_dsn, namespace="default")
+
+    shown = words(page.get("/workers").text)
+
+    assert re.search(r"gpu 1 1m ago .* 0 1 1 Workers", shown)
+    assert re.findall(r"(live|leaving|lost|ended) [a-d]-(\w+) gpu node-1", shown) == [
+        (word, word) for word in ("live", "leaving", "lost", "ended")
+    ]
+    found = page.get("/workers", headers={"Accept": "application/json"}).json()
+    assert [queue["live"] for queue in found["queues"]] == [1]
+    assert [worker["state"] for worker in found["workers"]][2:] == ["lost", "ended"]
+
+
+def test_without_workers_the_page_says_so(own_dsn: str, visit: Visit) -> None:
+    shown = words(visit(own_dsn, namespace="default").get("/workers").text)
+    assert "No queue has anything to do" in shown
+    assert "No worker" in shown

@@ -1,0 +1,64 @@
+"""``/workers``: the queues, how much there is to do in each, and the workers that serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from yamlsched.ask.health import QueueHealth
+from yamlsched.db.query import fetch, load
+from yamlsched.extras.web.visit import Page, Visit
+
+MAX_WORKERS = 200
+LIVE_FOR = timedelta(seconds=60)
+STATES = {"live": "running", "leaving": "paused", "lost": "failing", "ended": "retired"}
+"""The sign of each state of a worker."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A row of ``yamlsched.workers``."""
+
+    id: str
+    queue: str
+    host: str
+    path: str
+    revision: str | None
+    reported_at: datetime
+    seen_at: datetime
+    leaving_at: datetime | None
+    ended_at: datetime | None
+    runs: int
+
+    def state(self, now: datetime) -> str:
+        """Return how the worker is, in a word."""
+        if self.ended_at is not None:
+            return "ended"
+        if now > self.seen_at + LIVE_FOR:
+            return "lost"
+        return "live" if self.leaving_at is None else "leaving"
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The page. ``workers`` are the latest of all queues, those that are there first."""
+
+    queues: Sequence[QueueHealth]
+    workers: Sequence[tuple[Worker, str]]
+    has_more: bool
+    signs = STATES
+
+
+def show(visit: Visit) -> Workers:
+    parameters = {"namespace": visit.namespace, "limit": MAX_WORKERS + 1}
+    statements = load("workers")
+    rows = fetch(visit.connection, Worker, statements["latest"], parameters)
+    return Workers(
+        queues=fetch(visit.connection, QueueHealth, statements["loads"], parameters),
+        workers=[(row, row.state(visit.now)) for row in rows[:MAX_WORKERS]],
+        has_more=len(rows) > MAX_WORKERS,
+    )
+
+
+PAGE = Page("/workers", "workers.html", show, title="Workers")
