@@ -250,6 +250,25 @@ def test_a_loop_claims_nothing_that_may_take_longer_than_its_time(project: Proje
     assert project.row(short).status == "succeeded"
 
 
+def test_a_loop_with_reload_follows_the_files_within_seconds(project: Project) -> None:
+    code = project.folder / "own.py"
+    code.write_text("def answer():\n    return 1\n")
+    project.sync(answer={"handler": "own.answer"})
+    loop = project.start("work", "--loop", "--reload")
+    [first] = project.enqueue("answer")
+    assert project.until_status(first, "succeeded").result == 1
+
+    code.write_text("def answer():\n    return 22\n")
+    until(lambda: "worker.reloading" in loop.text)
+
+    [second] = project.enqueue("answer")
+    assert project.until_status(second, "succeeded").result == 22
+    project.write(answer={"handler": "own.answer", "max_attempts": 7})
+    rows = "select from yamlsched.job_definitions where max_attempts = 7"
+    until(lambda: project.db.execute(rows).fetchall(), seconds=30)
+    end(loop)
+
+
 # -- sessions --------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,12 @@ def worker_id(context: click.Context, option: click.Parameter, value: str | None
 @click.option("--loop", "is_loop", is_flag=True, help="Run until SIGTERM; sync each minute.")
 @click.option("--migrate", is_flag=True, help="With --loop: create or upgrade the tables first.")
 @click.option(
+    "--reload",
+    "reloads",
+    is_flag=True,
+    help="With --loop: reload when schedules.yaml or a Python file changes. For development.",
+)
+@click.option(
     "--max-time",
     metavar="DURATION",
     type=_filters.duration,
@@ -65,7 +71,9 @@ def worker_id(context: click.Context, option: click.Parameter, value: str | None
 )
 @work_options
 @click.pass_obj
-def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any) -> int:
+def command(
+    settings: Settings, /, is_loop: bool, migrate: bool, reloads: bool, **options: Any
+) -> int:
     worker, idle_exit = options["worker"], options["idle_exit"]
     if idle_exit is not None and not is_loop and worker is None:
         raise click.UsageError("--idle-exit requires --loop or --worker")
@@ -78,8 +86,9 @@ def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any)
         )
     if options["queues"] == () and not is_loop:
         raise click.UsageError('--queue none leaves a single "work" nothing to do')
+    if reloads and not is_loop:
+        raise click.UsageError("--reload requires --loop")
     configure_log(settings)
-    result = flow(
-        target(settings, options, migrate), limits(options), show_messages, companions.show
-    )
+    tasks = [companions.show, *([companions.reload_on_change] if reloads else [])]
+    result = flow(target(settings, options, migrate), limits(options), show_messages, *tasks)
     return FINDINGS if result.has_findings else OK

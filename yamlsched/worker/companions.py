@@ -1,9 +1,11 @@
-"""What runs beside a worker: the status line of a terminal, and systemd's notifications."""
+"""What runs beside a worker: the status line of a terminal, systemd's notifications, reloads."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import socket
 import sys
 from functools import partial
@@ -60,6 +62,35 @@ def line(succeeded: int, finished: int, running: int, due: int | None, rate: flo
 
 
 MAX_INTERVAL_SECONDS = 1.0
+WATCH_INTERVAL_SECONDS = 0.5
+UNWATCHED = ("__pycache__", "node_modules", "site-packages")
+"""Folders whose files are not watched, besides hidden ones."""
+
+
+async def reload_on_change(worker: Worker) -> None:
+    """Reload as on SIGHUP when a file changes that the schedule or a handler may be in: for
+    development.
+    """
+    before = versions(worker)
+    while True:
+        await asyncio.sleep(WATCH_INTERVAL_SECONDS)
+        if (now := versions(worker)) != before:
+            before = now
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+def versions(worker: Worker) -> dict[str, tuple[int, int]]:
+    """Return the time and size of each file that may change what the worker does."""
+    workload, found = worker.workload, {}
+    for folder in {str(workload.file.parent), *workload.path}:
+        for path, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if name[0] != "." and name not in UNWATCHED]
+            for name in names:
+                if name.endswith((".py", ".yaml", ".yml")):
+                    with contextlib.suppress(OSError):  # it was removed meanwhile
+                        status = os.stat(place := os.path.join(path, name))
+                        found[place] = (status.st_mtime_ns, status.st_size)
+    return found
 
 
 def notify(state: str) -> None:
