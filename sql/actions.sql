@@ -74,11 +74,12 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                              || %(payload)s::text::jsonb end,
     result       = null,
     blocked_on   = null,
-    by_hand      = r.by_hand or (r.scheduled_for is not null and r.started_at is null),
+    by_hand      = r.by_hand or (r.scheduled_for is not null and r.begun_at is null),
     unreleased   = r.unreleased and not %(force)s,
-    released_at  = case when r.unreleased and %(force)s
-                        then coalesce(%(now)s::timestamptz, clock_timestamp())
-                            else r.released_at end,
+    late_at      = coalesce(%(now)s::timestamptz, clock_timestamp())
+                   + (select d.start_within from yamlsched.job_definitions d
+                      where d.id = r.definition_id),
+    finish_by    = case when r.begun_at is not null then r.finish_by end,
     finished_at  = null,
     dead_at      = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())

@@ -25,7 +25,7 @@ with a as (
     returning run_id, outcome
 )
 update yamlsched.job_runs r
-set unreleased = w.is_waiting, released_at = case when not w.is_waiting then %(now)s end
+set unreleased = w.is_waiting, late_at = case when not w.is_waiting then r.late_at end
 from (select o.run_id, bool_or(o.outcome is null) as is_waiting from awaited o group by o.run_id) w
 where r.id = w.run_id;
 
@@ -111,10 +111,11 @@ order by r.definition_id, r.scheduled_for, r.id, f.job_type;
 -- name: release
 with released as (
     update yamlsched.job_runs r
-    set unreleased = false, released_at = %(now)s, run_at = d.run_at, blocked_on = null,
-        updated_at = %(now)s
-    from unnest(%(ids)s::bigint[], %(run_at)s::timestamptz[]) as d (id, run_at)
-    where r.id = d.id and r.unreleased and r.finished_at is null
+    set unreleased = false, run_at = d.run_at, blocked_on = null, updated_at = %(now)s,
+        late_at = greatest(d.run_at, %(now)s) + j.start_within
+    from unnest(%(ids)s::bigint[], %(run_at)s::timestamptz[]) as d (id, run_at),
+         yamlsched.job_definitions j
+    where r.id = d.id and r.unreleased and r.finished_at is null and j.id = r.definition_id
     returning r.id
 )
 update yamlsched.awaits a
@@ -192,7 +193,7 @@ cross join lateral (
     select w.id, w.definition_id, w.scheduled_for, yamlsched.gates_of(w, d, c.now) as gates
     from yamlsched.job_runs w
     where w.definition_id = d.id and w.finished_at is null and w.status = 'queued'
-      and w.started_at is null
+      and w.begun_at is null
       and least(w.run_at, w.scheduled_for + d.spread) < c.now - d.catchup_window
       and w.created_at < c.now - interval '10 seconds'
       and w.scheduled_for is not null and not w.by_hand and not w.unreleased

@@ -67,7 +67,7 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        failed_call.error_type as call_error_type, h.overlap, failing.id as failing_run_id,
        failing.last_error as failing_error, failing.error_type as failing_error_type,
        failing.attempts as failing_attempts,
-       failing.max_attempts as failing_max_attempts, slot.at as overdue_slot,
+       failing.max_attempts as failing_max_attempts, h.overdue_slot,
        unfinished.id as overdue_run_id,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
          and h.next_slot_at is null then 'ended'
@@ -111,12 +111,10 @@ left join lateral (  -- the failing run that failed last
       and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
     order by r.failed_at desc limit 1
 ) failing on true
-left join lateral (  -- the slot that is late
-    select (yamlsched.late(d)).slot as at where h.overdue_since is not null
-) slot on true
 left join lateral (  -- and the dead run of that slot
     select r.id from yamlsched.job_runs r
-    where r.definition_id = h.definition_id and r.dead_at >= slot.at and r.scheduled_for = slot.at
+    where r.definition_id = h.definition_id and r.dead_at >= h.overdue_slot
+      and r.scheduled_for = h.overdue_slot
     order by r.dead_at desc limit 1
 ) unfinished on true
 where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null

@@ -175,17 +175,8 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        r.peak_memory_bytes < 0 as peak_memory_is_bound, d.handler, d.command,
        d.output ->> 'keep' as keeps_output,
        d.owner, d.timezone, d.enabled, d.retired_at, d.start_within,
-       case when not r.by_hand and r.scheduled_for is not null
-                 and (r.finished_at is not null or not yamlsched.is_closed(d, clock_timestamp()))
-            then d.finish_within end as finish_within,
-       yamlsched.could_begin_at(r, d.spread) as could_begin_at,
-       case when r.attempts <= 1 then r.started_at
-            else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id
-                and f.attempt = 1) end as first_started_at,
-       case when r.status in ('queued', 'failed') and not r.unreleased
-         and coalesce(r.blocked_on like 'limit/%%', true)
-                 and not yamlsched.is_closed(d, clock_timestamp())
-            then greatest(r.run_at, r.created_at, r.released_at, r.ready_at) end as waits_since,
+       r.begun_at, r.late_at, r.finish_by,
+       r.finished_at is null and yamlsched.is_closed(d, clock_timestamp()) as is_closed,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint
            as dead_run_id,

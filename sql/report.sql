@@ -63,45 +63,30 @@ cross join lateral (
     select distinct on (v.kind) v.kind, (count(*) over (partition by v.kind))::integer as runs,
            coalesce(v.at, %(until)s) - v.since as late_by, r.id as run_id, v.at
     from (
-        (select r.id, r.idempotency_key, r.attempts, r.scheduled_for, r.by_hand, r.started_at,
-            r.finished_at, false as is_open,
-                r.status = 'succeeded' as has_succeeded, yamlsched.could_begin_at(r,
-                    d.spread) as could_begin_at
-         from yamlsched.job_runs r
+        (select r.*, false as is_open from yamlsched.job_runs r
          where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
          order by r.finished_at desc
          limit %(of_job)s)
         union all
-        (select r.id, r.idempotency_key, r.attempts, r.scheduled_for, r.by_hand, r.started_at, null,
-            true,
-                false, yamlsched.could_begin_at(r, d.spread)
-         from yamlsched.job_runs r
+        (select r.*, true from yamlsched.job_runs r
          where r.definition_id = d.id and r.finished_at >= %(until)s
          order by r.finished_at
          limit 100)
         union all
-        (select r.id, r.idempotency_key, r.attempts, r.scheduled_for, r.by_hand, r.started_at, null,
-            true, false,
-                case when not r.unreleased and coalesce(r.blocked_on like 'limit/%%', true)
-                    then yamlsched.could_begin_at(r, d.spread) end
-         from yamlsched.job_runs r
+        (select r.*, true from yamlsched.job_runs r
          where r.definition_id = d.id and r.finished_at is null
            and not yamlsched.is_closed(d, %(now)s)
          limit %(of_job)s)
     ) r
-    cross join lateral (
-        select case when r.attempts <= 1 then r.started_at
-                    else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id
-                        and f.attempt = 1) end as begun_at
-    ) f
     cross join lateral (values
-        ('started', case when r.is_open or f.begun_at is not null then r.could_begin_at end,
-         case when f.begun_at < %(until)s then f.begun_at end, d.start_within),
-        ('finished', case when not r.by_hand and (r.is_open or r.has_succeeded)
-            then r.scheduled_for end, r.finished_at, d.finish_within)
-    ) v (kind, since, at, within)
-    where coalesce(v.at, %(until)s) > v.since + v.within
-      and coalesce(v.at >= %(since)s, %(is_past)s)
+        ('started', case when r.is_open or r.begun_at is not null then r.late_at end,
+         d.start_within, case when r.begun_at < %(until)s then r.begun_at end),
+        ('finished', case when r.is_open or r.status = 'succeeded' then r.finish_by end,
+         r.finish_by - r.scheduled_for, case when not r.is_open then r.finished_at end)
+    ) p (kind, by, within, at)
+    cross join lateral (select p.kind, p.by - p.within as since, p.at) v
+    where coalesce(p.at, %(until)s) > p.by
+      and coalesce(p.at >= %(since)s, %(is_past)s)
       and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
     order by v.kind, late_by desc, r.id
 ) l

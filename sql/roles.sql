@@ -63,7 +63,7 @@ begin
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health',
             'overdue_jobs',
             'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files',
-            'notify_targets', 'notifications', 'late_jobs', 'workers', 'queue_load']) as is_ours
+            'notify_targets', 'notifications', 'workers', 'queue_load']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
@@ -101,8 +101,11 @@ begin
             'yamlsched.waited_for(text)',
             'yamlsched.waits_elsewhere(yamlsched.job_runs,yamlsched.job_definitions,'
                 'timestamp with time zone)',
-            'yamlsched.could_begin_at(yamlsched.job_runs,interval)', 'yamlsched.delete_of_runs()',
-            'yamlsched.is_failing(yamlsched.job_runs)', 'yamlsched.late(yamlsched.job_definitions)',
+            'yamlsched.late_from(yamlsched.job_runs,timestamp with time zone)',
+            'yamlsched.delete_of_runs()', 'yamlsched.is_failing(yamlsched.job_runs)',
+            'yamlsched.late(yamlsched.job_definitions,timestamp with time zone,boolean,'
+                'timestamp with time zone)',
+            'yamlsched.unfinished_slot(yamlsched.job_definitions)', 'yamlsched.had_turn(bigint)',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
             'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval,text[])',
@@ -162,11 +165,11 @@ begin
     grant execute on function
         yamlsched.has_no_worker(yamlsched.job_runs, timestamptz),
         yamlsched.is_failing(yamlsched.job_runs),
-        yamlsched.late(yamlsched.job_definitions),
+        yamlsched.late(yamlsched.job_definitions, timestamptz, boolean, timestamptz),
+        yamlsched.unfinished_slot(yamlsched.job_definitions), yamlsched.had_turn(bigint),
         yamlsched.is_closed(yamlsched.job_definitions, timestamptz),
         yamlsched.waits_for(yamlsched.job_runs), yamlsched.limit_line(text, text),
         yamlsched.waited_for(text),
-        yamlsched.could_begin_at(yamlsched.job_runs, interval),
         yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint),
         yamlsched.gates_of(yamlsched.job_runs, yamlsched.job_definitions, timestamptz),
         yamlsched.queue_levels(text), yamlsched.limit_value(jsonb, text[]),
@@ -188,6 +191,7 @@ begin
         yamlsched.block_closed(text, bigint, bigint, integer, timestamptz),
         yamlsched.claim_gated(text, bigint[], smallint[], text, timestamptz),
         yamlsched.continue_edits(text, timestamptz),
+        yamlsched.late_from(yamlsched.job_runs, timestamptz),
         yamlsched.grant_permits(text, bigint[], smallint[], text[], timestamptz),
         yamlsched.leave_gates(bigint[], timestamptz),
         yamlsched.lock_gates(text, text[]),
@@ -216,7 +220,7 @@ begin
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
         yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.permits,
         yamlsched.awaits, yamlsched.seen_hosts, yamlsched.files_in_force, yamlsched.presented_files,
-        yamlsched.notify_targets, yamlsched.notifications, yamlsched.late_jobs,
+        yamlsched.notify_targets, yamlsched.notifications,
         yamlsched.workers, yamlsched.queue_load
         to yamlsched_reader, yamlsched_worker;
 

@@ -47,6 +47,7 @@ with clock as materialized (
         locked_until = (select c.now from clock c) + (select j.lease from job j
             where j.id = r.definition_id),
         started_at = (select c.now from clock c), updated_at = (select c.now from clock c),
+        begun_at = coalesce(r.begun_at, (select c.now from clock c)),
         cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
     where r.ctid = any (array(select s.ctid from sorted s where s.state = 'free'))
     returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text,
@@ -310,12 +311,12 @@ select e.id from ended e;
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)b::text[],
-                %(delays)s::float8[], %(refunds)s::boolean[], %(errors)b::text[],
+                %(delays)s::float8[], %(refunds)s::boolean[], %(begun)s::boolean[], %(errors)b::text[],
                 %(error_types)b::text[],
                 %(stacks)b::text[], %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
                 %(sessions_lost)s::int[], %(cpu_seconds)s::float8[],
                 %(peaks)s::bigint[])
-      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output,
+      as o (id, attempt, token, status, delay, refund, has_begun, error, error_type, stack, result, output,
           omitted_bytes,
             sessions_lost, cpu_seconds, peak)
 ), finished as (
@@ -323,6 +324,7 @@ with outcome as materialized (
     set status       = o.status,
         attempts     = r.attempts - o.refund::int,
         sessions_lost = o.sessions_lost,
+        begun_at     = case when o.has_begun or r.begun_at < r.started_at then r.begun_at end,
         run_at       = case when o.delay is null then r.run_at
             else o.now + make_interval(secs => o.delay) end,
         -- locked_by stays: the last owner, and the proof for a lost commit answer

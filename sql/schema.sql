@@ -196,6 +196,7 @@ create table yamlsched.job_runs (
     -- new for every claim; kept when the lease ends: the last owner
     locked_by       text,
     started_at      timestamptz,       -- of the latest claim
+    begun_at        timestamptz,       -- of the first claim that was not returned unstarted
     status          text not null default 'queued' check (status in (
                         'queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
     updated_at      timestamptz not null default clock_timestamp(),
@@ -216,10 +217,13 @@ create table yamlsched.job_runs (
     blocked_on      text,
     queue           text not null default 'default',  -- workers claim by queue: that of its job
     unreleased      boolean not null default false,  -- it waits for runs of other jobs; see awaits
-    released_at     timestamptz,  -- when that ended
     -- created by a backfill, or retried before its first attempt
     by_hand         boolean not null default false,
-    ready_at        timestamptz,  -- when its wait for its job or its turn ended; no claim writes it
+    -- From then on it is late, unless it has begun. Null while it waits for a pause, a run of its own
+    -- job or other jobs: who stores such a name in blocked_on clears it, and who ends the wait sets
+    -- it anew. An edit of start_within or finish_within counts for new runs.
+    late_at         timestamptz,
+    finish_by       timestamptz,  -- of a slot, but for backfills: when it is to have succeeded
     -- Of the latest attempt. A peak below zero is a bound: a program that took at most that much
     -- was not larger than the process that started it.
     cpu_seconds     double precision,
@@ -831,19 +835,20 @@ begin
         -- in the order of keys, so that two that enqueue the same keys wait for each other and
         -- never in a circle
         insert into yamlsched.job_runs
-            (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, priority,
-                max_attempts,
-             parent_id, trace_context, queue)
+            (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, late_at,
+             priority, max_attempts, parent_id, trace_context, queue)
         overriding system value
         select i.id, definition.namespace, definition.id, definition.job_type,
-               definition.payload || i.payload, i.key,
-               greatest(enqueue_many.run_at, clock_timestamp() + enqueue_many.delay,
-                   clock_timestamp()),
+               definition.payload || i.payload, i.key, t.run_at, t.run_at + definition.start_within,
                coalesce(level, definition.priority),
                definition.max_attempts, enqueue_many.parent_id,
                yamlsched.valid_trace_context(i.context), definition.queue
         from unnest(payloads, idempotency_keys, ids, trace_contexts) as i (payload, key, id,
             context)
+        cross join lateral (
+            select greatest(enqueue_many.run_at, clock_timestamp() + enqueue_many.delay,
+                            clock_timestamp()) as run_at
+            offset 0) t
         where tries = 0 or i.key is not null
         order by i.key collate "C", i.id
         on conflict do nothing;
@@ -942,8 +947,9 @@ create function yamlsched.enqueue(
 as $$
 #variable_conflict use_variable
 declare
-    made  bigint;
-    level smallint := array_position(array['high', 'normal', 'low'], priority);
+    made   bigint;
+    level  smallint := array_position(array['high', 'normal', 'low'], priority);
+    due_at timestamptz := greatest(run_at, clock_timestamp() + delay, clock_timestamp());
 begin
     if (priority is null or level is not null)
         and yamlsched.enqueue_fault(job_type, payload, idempotency_key) is null
@@ -952,11 +958,10 @@ begin
        and (delay is null or (run_at is null
            and delay between interval '0' and interval '36525 days')) then
         insert into yamlsched.job_runs as r
-            (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority,
-                max_attempts, trace_context, queue)
+            (namespace, definition_id, job_type, payload, idempotency_key, run_at, late_at,
+             priority, max_attempts, trace_context, queue)
         select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
-               greatest(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
-               coalesce(level, d.priority), d.max_attempts,
+               due_at, due_at + d.start_within, coalesce(level, d.priority), d.max_attempts,
                yamlsched.valid_trace_context(enqueue.trace_context), d.queue
         from yamlsched.job_definitions d
         where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
@@ -1186,6 +1191,14 @@ begin
 end
 $$;
 
+-- When a run is late that nothing but a worker holds up from now on.
+create function yamlsched.late_from(r yamlsched.job_runs, now timestamptz) returns timestamptz
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select greatest(r.run_at, now) + d.start_within
+    from yamlsched.job_definitions d where d.id = r.definition_id
+$$;
+
 -- Have claims look again at the first runs in line, of all queues, as many as find room and `more`.
 -- One time in eight it begins with each of the lower levels, so that none waits for ever. Who calls
 -- it holds the gates, by an earlier statement. Returns how many runs.
@@ -1202,7 +1215,8 @@ declare
 begin
     update yamlsched.job_runs r
     set blocked_on = null,
-        ready_at = case when r.blocked_on like 'limit/%' then r.ready_at else now end
+        late_at = case when r.blocked_on like 'limit/%' then r.late_at
+                       else yamlsched.late_from(r, now) end
     where r.id = any (array(
         select w.id
         from yamlsched.rooms(of_namespace, names, now) m
@@ -1343,7 +1357,8 @@ begin
         select m.name from yamlsched.rooms(of_namespace, gates, now) m where m.free = 0
     )
     update yamlsched.job_runs r
-    set blocked_on = b.name
+    set blocked_on = b.name,
+        late_at = case when b.name like 'limit/%' then r.late_at end
     from (select (w.r).id, (select g.name
                             from unnest(yamlsched.gates_of(w.r, d, now))
                                 with ordinality as g (name, nth)
@@ -1394,6 +1409,7 @@ begin
     granted := yamlsched.grant_permits(of_namespace, held, levels, gates, now);
     update yamlsched.job_runs r
     set status = 'running', attempts = r.attempts + 1, locked_by = token, started_at = now,
+        begun_at = coalesce(r.begun_at, now),
         locked_until = now + (select d.lease from yamlsched.job_definitions d
                               where d.id = r.definition_id), updated_at = now
     where r.id = any (granted);
@@ -1432,7 +1448,7 @@ begin
         order by r.finished_at, r.id
         limit most for no key update of r skip locked
     ), blocked as (
-        update yamlsched.job_runs r set blocked_on = 'closed/' || job
+        update yamlsched.job_runs r set blocked_on = 'closed/' || job, late_at = null
         where r.id = any (array(select p.id from picked p))
     )
     select max(p.id), array(select distinct g.name from picked q cross join unnest(q.gates) g (name)
@@ -1709,95 +1725,96 @@ as $$
         when r.blocked_on like 'limit/%' then yamlsched.limit_line(r.namespace, r.blocked_on) end
 $$;
 
--- Since when a run could begin: its slot or run_at, without the time in which it waited for a
--- pause, its turn or other jobs. A retry moves run_at, so a retried run counts from its slot, at
--- the earliest from its creation or release: it may be of a backfill.
-create function yamlsched.could_begin_at(r yamlsched.job_runs, spread interval) returns timestamptz
-    language sql stable set search_path = pg_catalog, pg_temp
-as $$
-    select greatest(r.ready_at, case when r.attempts > 1 or r.status = 'failed'
-        then greatest(r.scheduled_for + spread, r.created_at, r.released_at)
-                                     when r.scheduled_for is null
-                                         then greatest(r.run_at, r.created_at) else r.run_at end)
-$$;
-
--- Since when and why a job is late, and the slot that is; null: it is not. The one definition. Late
--- is
--- 1. a slot or a due run that has not begun for longer than start_within since it could: since its
---    slot or run_at, without the time in which it waited for a pause, for a run of its own job, or
---    for the jobs that it follows;
--- 2. a slot of which no run has succeeded within finish_within, unless it was skipped, cancelled or
---    backfilled;
--- 3. for an hour, a slot that was not run because it was too old, or because a run died that it
---    waited for.
--- A finished run is read only where it may decide: the latest of the job, by index, until one does.
-create function yamlsched.late(d yamlsched.job_definitions, out since timestamptz, out why text,
-    out slot timestamptz)
+-- The latest slot of a job that should have succeeded by now, if neither it nor a later one has. A
+-- finished run is read only where it may decide: the latest of the job, by index, until one does.
+create function yamlsched.unfinished_slot(d yamlsched.job_definitions) returns timestamptz
     language plpgsql stable strict set search_path = pg_catalog, pg_temp
     -- planning takes longer than all else
     set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off
 as $$
 declare
-    now     timestamptz := clock_timestamp();
-    -- a slot without a run
-    slot_at timestamptz := case when d.next_slot_at <= now then d.next_slot_at end;
-    runs    record;
+    now  timestamptz := clock_timestamp();
+    slot timestamptz;
 begin
-    select min(r.due_at) filter (where not r.in_turn) as free_at,
-           case when not bool_or(r.in_turn and r.status = 'running')
-               then min(r.due_at) filter (where r.in_turn) end as turn_at,
-           max(r.failed_at) filter (where r.in_turn) as failed_at, bool_or(r.in_turn) as has_turns,
-           min(r.scheduled_for) as slot,
-           min(r.scheduled_for) filter (where not r.by_hand) as unfinished into runs
-    from (select o.status, o.failed_at, o.scheduled_for, o.by_hand, o.exclusive
-        and not o.unreleased as in_turn,
-                 case when not o.unreleased and o.run_at <= now and o.status <> 'running'
-                      then greatest(o.run_at, o.created_at, o.released_at, o.ready_at) end as due_at
-          from yamlsched.job_runs o
-          where o.definition_id = d.id and o.finished_at is null) r;
-    -- of a job that follows others it gets a run at once
-    slot_at := case when (d.overlap = 'wait' and d.after = '{}' and runs.has_turns) is not true
-        then slot_at end;
-    slot := least(runs.turn_at, slot_at);
-    if slot < now - d.start_within then
-        slot := greatest(slot, runs.failed_at, (
-            select e.finished_at from (select r.finished_at, r.exclusive from yamlsched.job_runs r
-                                       where r.definition_id = d.id and r.finished_at > slot
-                                       order by r.finished_at desc limit 100) e
-            where e.exclusive limit 1));
+    slot := greatest(case when d.next_slot_at < now - d.finish_within then d.next_slot_at end, (
+        select max(r.scheduled_for) from yamlsched.job_runs r
+        where r.definition_id = d.id and r.finished_at is null and r.finish_by <= now), (
+        select max(x.scheduled_for)
+        from (select r.scheduled_for, r.finish_by from yamlsched.job_runs r
+              where r.definition_id = d.id and r.dead_at is not null order by r.dead_at desc
+              limit 100) x
+        where x.finish_by <= now));
+    return case when slot is not null and not exists (
+        select from (select r.status, r.scheduled_for from yamlsched.job_runs r
+                     where r.definition_id = d.id and r.finished_at >= slot
+                     order by r.finished_at desc limit 1000) e
+        where e.status = 'succeeded' and e.scheduled_for >= slot) then slot end;
+end
+$$;
+
+-- Whether a slot run of a job has ended a moment ago: a slot that waited for it is taken by the next
+-- sync.
+create function yamlsched.had_turn(job bigint) returns boolean
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off
+as $$
+begin
+    return exists (
+        select from (select r.exclusive from yamlsched.job_runs r
+                     where r.definition_id = job
+                       and r.finished_at > clock_timestamp() - interval '2 minutes'
+                     order by r.finished_at desc limit 1000) e
+        where e.exclusive);
+end
+$$;
+
+-- Since when and why a job is late, and the slot that is; null: it is not. The one definition.
+-- `run_late_at` is the first late_at of its runs that have not begun; `waits`: a slot run of it is
+-- unfinished, after which the next slot gets its own; `slot` is its first unfinished slot. Late is
+-- 1. a run or a slot that has not begun for longer than start_within, without the time in which it
+--    waited for a pause, a run of its own job or the jobs that it follows;
+-- 2. a slot of which no run has succeeded within finish_within, unless it was skipped, cancelled or
+--    backfilled;
+-- 3. for an hour, a slot that was not run because it was too old, or because a run died that it
+--    waited for.
+create function yamlsched.late(
+    d yamlsched.job_definitions, run_late_at timestamptz, waits boolean, inout slot timestamptz,
+    out since timestamptz, out why text)
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan
+as $$
+declare
+    now          timestamptz := clock_timestamp();
+    slot_late_at timestamptz;
+begin
+    if d.next_slot_at < now - d.start_within and not waits and not (
+        d.overlap = 'wait' and yamlsched.had_turn(d.id)) then
+        slot_late_at := d.next_slot_at + d.start_within;
     end if;
-    since := least(runs.free_at, slot);
-    why := case when slot_at <= coalesce(least(runs.free_at, runs.turn_at), 'infinity')
-                    then 'no sync has created the run of its slot'
-                else 'no worker has claimed its run' end;
+    since := least(run_late_at, slot_late_at) - d.start_within;
     since := case when since is not null then greatest(since, d.resumed_at, d.paused_until) end;
-    since := case when since < now - d.start_within then since end;
-    slot := coalesce(runs.slot, d.next_slot_at);
-    if since is null and d.finish_within is not null then
-        slot := (select max(x.scheduled_for) from (select r.scheduled_for, r.by_hand
-            from yamlsched.job_runs r
-                 where r.definition_id = d.id and r.dead_at is not null order by r.dead_at desc
-                 limit 100) x
-                 where x.scheduled_for < now - d.finish_within and not x.by_hand);
-        slot := least(runs.unfinished, d.next_slot_at, case when not exists (
-            select from (select r.status, r.scheduled_for from yamlsched.job_runs r
-                         where r.definition_id = d.id and r.finished_at >= slot
-                         order by r.finished_at desc limit 1000) e
-            where e.status = 'succeeded' and e.scheduled_for >= slot) then slot end);
-        since := case when slot < now - d.finish_within then slot end;
+    if since < now - d.start_within then
+        why := case when slot_late_at <= coalesce(run_late_at, 'infinity')
+                        then 'no sync has created the run of its slot'
+                    else 'no worker has claimed its run' end;
+        slot := coalesce(slot, d.next_slot_at);
+        return;
+    end if;
+    since := case when d.finish_within is not null then yamlsched.unfinished_slot(d) end;
+    if since is not null then
         why := 'not finished: the run of its slot has not succeeded';
+        slot := since;
+        return;
     end if;
-    if since is null then
-        select min(s.first_slot), max(s.last_slot),
-               case bool_or(s.reason = 'late') when true then 'its slot was not run'
-                                               when false then 'a run died that it waited for' end
-        into since, slot, why
-        from yamlsched.skipped_slots s
-        where s.definition_id = d.id and s.recorded_at > now - interval '1 hour'
-          and (s.reason = 'late' or s.reason = 'upstream' and (
-            select r.dead_at from yamlsched.job_runs r
-                   where r.id = substring(s.detail, ':([0-9]{1,18})$')::bigint) is not null);
-    end if;
+    select min(s.first_slot), max(s.last_slot),
+           case bool_or(s.reason = 'late') when true then 'its slot was not run'
+                                           when false then 'a run died that it waited for' end
+    into since, slot, why
+    from yamlsched.skipped_slots s
+    where s.definition_id = d.id and s.recorded_at > now - interval '1 hour'
+      and (s.reason = 'late' or s.reason = 'upstream' and (
+          select r.dead_at from yamlsched.job_runs r
+          where r.id = substring(s.detail, ':([0-9]{1,18})$')::bigint) is not null);
 end
 $$;
 
@@ -1840,7 +1857,7 @@ as $$
         cross join lateral (
             select r.id, r.definition_id, r.priority, r.run_at, r.locked_by, r.exclusive,
                    r.locked_until >= queue_load_of.now as is_executing,
-                   greatest(r.run_at, r.created_at, r.released_at, r.ready_at) as due_at
+                   greatest(r.run_at, r.created_at) as due_at
             from yamlsched.job_runs r
             where r.namespace = of_namespace and r.queue = of_queue and r.priority = l.level
               and r.blocked_on is null and r.finished_at is null and not r.unreleased
@@ -1918,7 +1935,7 @@ select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.sche
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
        r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased
+       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased, r.begun_at, r.late_at
 from yamlsched.job_runs r
 where r.finished_at is null and r.blocked_on is null
 union all
@@ -1926,7 +1943,7 @@ select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.sche
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
        r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased
+       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased, r.begun_at, r.late_at
 from yamlsched.job_runs r
 where r.finished_at is null and r.blocked_on is not null;
 
@@ -1997,17 +2014,20 @@ left join (
            count(*) filter (where r.failed_at is not null) as failed_runs,
            max(r.failed_at) as failed_at,
            coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
-           least(min(r.late_from) filter (where not r.exclusive),
-                 case when bool_or(r.exclusive and r.status = 'running') is not true
-                      then min(r.late_from) filter (where r.exclusive) end) as oldest_due_at,
-           min(r.id) filter (where r.exclusive) as slot_run_id
+           least(min(r.due_at) filter (where not r.exclusive),
+                 case when not bool_or(r.has_turn)
+                      then min(r.due_at) filter (where r.exclusive) end) as oldest_due_at,
+           least(min(r.late_at) filter (where not r.exclusive),
+                 case when not bool_or(r.has_turn)
+                      then min(r.late_at) filter (where r.exclusive) end) as late_at,
+           min(r.id) filter (where r.exclusive) as slot_run_id, min(r.scheduled_for) as slot
     from (select o.definition_id, o.id, o.status, o.failed_at, o.exclusive
-        and not o.unreleased as exclusive,
-                 -- a run is late at the earliest from its creation on, even if its run_at is
-                 -- earlier
+        and not o.unreleased as exclusive, o.scheduled_for,
+                 o.exclusive and o.status = 'running' as has_turn,
+                 case when o.begun_at is null then o.late_at end as late_at,
                  case when o.status <> 'running' and o.run_at <= clock_timestamp()
                      and not o.unreleased
-                      then greatest(o.run_at, o.created_at) end as late_from,
+                      then greatest(o.run_at, o.created_at) end as due_at,
                  coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
                  greatest(1, least(3, o.max_attempts - o.prior_attempts - 1)) as failing_from,
                  case when o.failed_at is not null
@@ -2020,9 +2040,12 @@ left join (
 cross join lateral (
     select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
 ) state
-cross join lateral yamlsched.late(case  -- asked only where a job may be late, because it reads more
-    when d.enabled and d.retired_at is null and not state.paused
-         and (least(open.oldest_due_at, d.next_slot_at) < clock_timestamp() - d.start_within
+left join lateral yamlsched.late(
+    d, open.late_at, d.after = '{}' and d.overlap = 'wait' and open.slot_run_id is not null,
+    open.slot)
+    l on d.enabled and d.retired_at is null and not state.paused  -- asked only where it may be late
+         and (open.late_at < clock_timestamp()
+              or d.next_slot_at < clock_timestamp() - d.start_within
               or d.finish_within is not null
                  and (open.definition_id is not null
                      or d.next_slot_at < clock_timestamp() - d.finish_within
@@ -2030,8 +2053,7 @@ cross join lateral yamlsched.late(case  -- asked only where a job may be late, b
                           and r.dead_at is not null))
               or exists (select from yamlsched.skipped_slots s where s.definition_id = d.id
                            and s.reason in ('late', 'upstream')
-                               and s.recorded_at > clock_timestamp() - interval '1 hour'))
-    then d end) l;
+                           and s.recorded_at > clock_timestamp() - interval '1 hour'));
 
 -- One row per job: its state in one word; if several apply, the most severe. Of its finished runs
 -- only the latest one is read, unless that is not a success. Calls of on_dead do not count for the
@@ -2054,7 +2076,7 @@ select q.namespace, q.job_type, q.definition_id,
        latest.finished_at as last_end_at, latest.locked_by as last_worker, q.paused, q.queued,
        q.running, q.failed,
        q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id,
-       q.overdue_since, q.overdue_why
+       q.overdue_since, q.overdue_why, q.overdue_slot
 from yamlsched.job_queues q
 left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
@@ -2114,7 +2136,7 @@ select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags,
        failed.last_error, failed.error_type,
        streak.runs as failure_streak, streak.attempts as attempt_streak,
        s.failing, s.queued, s.running, s.failed, s.oldest_due_at,
-       s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why,
+       s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why, s.overdue_slot,
        d.overlap
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id
@@ -2139,14 +2161,6 @@ left join lateral (
             and r.status <> 'cancelled' and coalesce(r.idempotency_key not like 'on\_dead:%', true)
           order by r.failed_at desc limit 1000) x
 ) streak on true;
-
--- The jobs with targets of notifications that are late, with the slot that is, and whether that was
--- skipped.
-create view yamlsched.late_jobs as
-select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot,
-       q.overdue_why in ('its slot was not run', 'a run died that it waited for') as was_skipped
-from yamlsched.job_queues q join yamlsched.job_definitions d on d.id = q.definition_id
-where q.overdue_since is not null and d.notify <> '{}';
 
 -- Jobs with a slot or a run that is overdue.
 create view yamlsched.overdue_jobs as
@@ -2350,9 +2364,14 @@ create function yamlsched.settle_notes(of_namespace text, now timestamptz) retur
 as $$
 declare
     late jsonb := (
-        select jsonb_agg(to_jsonb(l)) from yamlsched.late_jobs l
-        where l.namespace = of_namespace
-          and not (l.was_skipped and yamlsched.has_succeeded(l.definition_id, l.slot, l.slot)));
+        select jsonb_agg(to_jsonb(l))
+        from (select q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot,
+                     q.overdue_why in ('its slot was not run',
+                                       'a run died that it waited for') as was_skipped
+              from yamlsched.job_queues q
+              join yamlsched.job_definitions d on d.id = q.definition_id and d.notify <> '{}'
+              where q.namespace = of_namespace and q.overdue_since is not null) l
+        where not (l.was_skipped and yamlsched.has_succeeded(l.definition_id, l.slot, l.slot)));
     late_ids bigint[] := array(select (l ->> 'definition_id')::bigint
         from jsonb_array_elements(late) l);
 begin

@@ -67,21 +67,29 @@ cross join lateral (
 -- being pruned in one of them; the index alone would wait for the prune, and then accept the key
 -- again. The caller compares the row count.
 insert into yamlsched.job_runs
-    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, priority,
-        max_attempts,
-     exclusive, queue, by_hand, created_at, updated_at)
-select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.priority,
-       d.max_attempts,
+    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, late_at,
+     finish_by, priority, max_attempts, exclusive, queue, by_hand, created_at, updated_at)
+select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at,
+       greatest(s.run_at, e.turn_at, case when %(by_hand)s then %(now)s::timestamptz end)
+           + d.start_within,
+       case when not %(by_hand)s then s.slot + d.finish_within end, d.priority, d.max_attempts,
        d.overlap <> 'allow', d.queue, %(by_hand)s, %(now)s, %(now)s
 from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[],
     %(run_at)s::timestamptz[])
     with ordinality as s (id, key, slot, run_at, nth)
 cross join lateral (
-    select j.id, j.namespace, j.job_type, j.payload, j.priority, j.max_attempts, j.overlap, j.queue
+    select j.id, j.namespace, j.job_type, j.payload, j.priority, j.max_attempts, j.overlap, j.queue,
+           j.start_within, j.finish_within, j.after
     from yamlsched.job_definitions j
     where j.id = s.id
     offset 0
 ) d
+left join lateral (  -- a slot that waited for a run of its job could begin when that ended
+    select max(x.finished_at) as turn_at
+    from (select r.finished_at, r.exclusive from yamlsched.job_runs r
+          where r.definition_id = d.id and r.finished_at > s.run_at
+          order by r.finished_at desc limit 100) x
+    where x.exclusive) e on d.overlap = 'wait' and d.after = '{}'
 where (select u.run_id from yamlsched.used_keys u where u.namespace = %(namespace)s
     and u.idempotency_key = s.key) is null
   and (select r.id from yamlsched.job_runs r where r.namespace = %(namespace)s

@@ -18,7 +18,7 @@ from support.health import of_metrics, reasons, the_job
 from support.rows import a_job, a_run, row, value
 from support.schedules import a_file
 from yamlsched.act import pause as pauses
-from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status, released
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
@@ -85,39 +85,52 @@ def test_a_run_that_waits_for_a_limit_is_late(db: Db) -> None:
     assert late(db, job)[1] == NO_WORKER
 
 
-@pytest.mark.parametrize(("ended", "is_late"), [(1, False), (16, True)])
-def test_what_waited_for_a_run_of_its_job_counts_from_the_end_of_that_run_on(
-    db: Db, ended: int, is_late: bool
+@pytest.mark.parametrize(("ended", "is_late"), [(1, False), (3, True)])
+@pytest.mark.parametrize("overlap", ["wait", "allow"])
+def test_a_slot_that_waited_for_a_run_of_its_job_is_not_late_until_a_sync_had_time_to_take_it(
+    db: Db, overlap: str, ended: int, is_late: bool
 ) -> None:
-    # given a slot, or a run that no claim has looked at, and a run of the job that ended while it waited
-    for name, overlap in (("slot", "wait"), ("run", "wait"), ("enqueued", "allow")):
-        job = a_job(db, name, overlap=overlap, next_slot_at=ago(60) if name == "slot" else None)
-        a_run(
-            db,
-            job,
-            "succeeded",
-            exclusive=overlap == "wait",
-            started_at=ago(90),
-            finished_at=ago(ended),
-        )
-        if name != "slot":
-            due(db, job, 60, exclusive=overlap == "wait")
-
-        # then only what excludes other runs has waited for it
-        assert (late(db, job)[0] is not None) is (is_late or name == "enqueued"), name
-
-
-def test_a_failed_attempt_ends_the_wait_for_a_turn_and_its_retry_counts_from_run_at_on(
-    db: Db,
-) -> None:
-    job = a_job(db)
-    retried = a_run(
-        db, job, "failed", exclusive=True, failed_at=ago(20), run_at=ago(10), created_at=ago(60)
+    job = a_job(db, overlap=overlap, next_slot_at=ago(60))
+    a_run(
+        db,
+        job,
+        "succeeded",
+        exclusive=overlap == "wait",
+        started_at=ago(90),
+        finished_at=ago(ended),
     )
-    waiting = due(db, job, 60, exclusive=True)
 
-    assert late(db, job)[0] == row(db, retried).failed_at
-    db.execute("delete from yamlsched.job_runs where id = %s", [waiting])
+    assert (late(db, job)[0] is not None) is (is_late or overlap == "allow")
+
+
+def test_the_run_of_a_slot_that_waited_for_another_counts_from_the_end_of_that_on(db: Db) -> None:
+    # given an hourly job whose last run took three hours
+    start = ago(4 * 60)
+    job_of = {"cron": "0 * * * *", "overlap": "wait"}
+    sync(db, a_file(purge=job_of), start, at_once=True)
+    job = value(db, "select id from yamlsched.job_definitions")
+    slot = value(db, "select next_slot_at from yamlsched.job_definitions")
+    ended = slot + 3 * HOUR + MINUTE
+    a_run(
+        db, job, "succeeded", exclusive=True, scheduled_for=slot, started_at=slot, finished_at=ended
+    )
+    db.execute(
+        "update yamlsched.job_definitions set last_slot_at = next_slot_at,"
+        " next_slot_at = next_slot_at + interval '1 hour'"
+    )
+
+    sync(db, a_file(purge=job_of), ended + MINUTE, at_once=True)
+
+    created = db.execute(
+        "select scheduled_for, late_at from yamlsched.job_runs where finished_at is null"
+    ).fetchall()
+    assert created == [(slot + 3 * HOUR, ended + timedelta(minutes=15))]
+
+
+def test_what_has_begun_is_not_late_while_it_waits_for_its_retry(db: Db) -> None:
+    job = a_job(db)
+    a_run(db, job, "failed", failed_at=ago(50), run_at=ago(40), created_at=ago(60))
+
     assert late(db, job) == (None, None)
 
 
@@ -129,15 +142,17 @@ def test_the_time_of_a_pause_does_not_count(db: Db, worker: Worker, claimed: boo
     pauses.pause(db, "default", [job], "ada", now=ago(50))
     if claimed:
         assert worker.claim(now=ago(30)) == []
-    else:
-        db.execute("update yamlsched.job_runs set blocked_on = null")
+        assert row(db, run).late_at is None
     assert late(db, job) == (None, None)
 
     pauses.resume(db, "default", [job], "ada", now=(resumed := ago(10)))
     assert late(db, job) == (None, None)
-    assert row(db, run).ready_at == (resumed if claimed else None)
+    assert row(db, run).late_at == (resumed if claimed else row(db, run).run_at) + timedelta(
+        minutes=15
+    )
 
     db.execute("update yamlsched.job_definitions set start_within = '9 minutes'")
+    db.execute("update yamlsched.job_runs set late_at = late_at - interval '6 minutes'")
     assert late(db, job) == (resumed, NO_WORKER)
 
 
@@ -147,23 +162,41 @@ def test_a_pause_that_has_ended_by_itself_does_not_count(db: Db) -> None:
 
     assert late(db, job) == (None, None)
     db.execute("update yamlsched.job_definitions set start_within = '4 minutes'")
+    db.execute("update yamlsched.job_runs set late_at = late_at - interval '11 minutes'")
     assert late(db, job)[0] == value(db, "select paused_until from yamlsched.job_definitions")
 
 
-def test_the_end_of_a_turn_is_stored_with_the_run_that_gets_it_and_no_claim_stores_it(
+def test_a_run_that_waits_for_its_turn_is_late_from_the_end_of_the_one_before_it_on(
     db: Db, worker: Worker
 ) -> None:
     job = a_job(db)
     first, second = due(db, job, 60, exclusive=True), due(db, job, 50, exclusive=True)
     [running] = worker.claim(now=ago(55))
     assert worker.claim(now=ago(45)) == []
-    assert [row(db, run).ready_at for run in (first, second)] == [None, None]
+    assert row(db, second).late_at is None
+    assert row(db, first).begun_at == row(db, first).started_at
 
     worker.finish(running, Outcome(Status.DEAD, error="no route"), now=(ended := ago(10)))
 
-    assert (row(db, second).blocked_on, row(db, second).ready_at) == (None, ended)
+    late_at = ended + timedelta(minutes=15)
+    assert (row(db, second).blocked_on, row(db, second).late_at) == (None, late_at)
     [claimed] = worker.claim(now=ago(9))
-    assert (claimed.id, row(db, second).ready_at) == (second, ended)
+    assert (claimed.id, row(db, second).late_at) == (second, late_at)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_claim_that_is_returned_unstarted_has_not_begun(
+    db: Db, worker: Worker, begun: bool
+) -> None:
+    run = due(db, a_job(db, overlap="allow"), 60)
+    if begun:
+        [claimed] = worker.claim(now=(first := ago(50)))
+        worker.finish(claimed, released(claimed, has_begun=True), now=ago(49))
+    [claimed] = worker.claim(now=ago(40))
+    worker.finish(claimed, released(claimed), now=ago(39))
+
+    assert row(db, run).begun_at == (first if begun else None)
+    assert (late(db, row(db, run).definition_id)[0] is None) is begun
 
 
 def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
@@ -182,7 +215,8 @@ def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
         at_once=True,
     )
 
-    assert (row(db, waiting).blocked_on, row(db, waiting).ready_at) == (None, edited)
+    late_at = edited + timedelta(minutes=15)
+    assert (row(db, waiting).blocked_on, row(db, waiting).late_at) == (None, late_at)
     assert late(db, job) == (None, None)
 
 
@@ -204,10 +238,10 @@ def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> No
 
     # and from its release on, it does not
     db.execute(
-        "update yamlsched.job_runs set unreleased = false, released_at = %s where id = %s",
-        [ago(20), waiting],
+        "update yamlsched.job_runs set unreleased = false, late_at = %s where id = %s",
+        [(late_at := ago(5)), waiting],
     )
-    assert late(db, load) == (row(db, waiting).released_at, NO_WORKER)
+    assert late(db, load) == (late_at - timedelta(minutes=15), NO_WORKER)
 
 
 # -- finish_within
@@ -236,7 +270,7 @@ def test_a_slot_is_late_if_its_run_has_not_succeeded_within_finish_within(
     a_run(db, job, status, **{"scheduled_for": slot, "run_at": slot, "created_at": slot, **values})
 
     assert late(db, job) == ((slot, NOT_FINISHED) if is_late else (None, None))
-    db.execute("update yamlsched.job_definitions set finish_within = '62 minutes'")
+    db.execute("update yamlsched.job_runs set finish_by = finish_by + interval '2 minutes'")
     assert late(db, job) == (None, None)
 
 
@@ -256,6 +290,7 @@ def test_a_slot_without_a_run_is_not_finished_either_and_an_enqueued_run_is_neve
 def test_a_death_counts_until_its_slot_or_a_later_one_has_succeeded(db: Db) -> None:
     job = a_job(db, finish_within=HOUR)
     older, slot, later = ago(300), ago(200), ago(30)
+    a_run(db, job, "dead", scheduled_for=older, finished_at=ago(290))
     a_run(db, job, "dead", scheduled_for=slot, finished_at=ago(190))
     for status, of in (
         ("succeeded", older),
@@ -328,14 +363,14 @@ def test_beside_many_finished_runs_few_are_read_to_say_whether_a_job_is_late(own
         a_run(db, jobs["dead"], "dead", scheduled_for=ago(90), finished_at=ago(80))
         db.execute("vacuum analyze yamlsched.job_runs, yamlsched.job_definitions")
 
-        late = "select l.why from yamlsched.job_definitions d, yamlsched.late(d) l where d.job_type = %s"
+        late = "select q.overdue_why from yamlsched.job_queues q where q.job_type = %s"
         found = {name: entries_read(db, late, name) for name in jobs}
         [in_all, of_all] = entries_read(db, "select count(overdue_since) from yamlsched.job_queues")
 
     # then unfinished runs are read; of a job that waits the run before it, for finish_within a death and a success
     reasons = {name: why for name, (why, _) in found.items()}
     assert reasons == {**dict.fromkeys(jobs), "waits": NO_WORKER, "dead": NOT_FINISHED}
-    assert all(entries <= 6 for _, entries in found.values()), found
+    assert {n: e for n, (_, e) in found.items() if e > 8} == {}
     assert (in_all, of_all <= 30) == (2, True), of_all
 
 
@@ -393,10 +428,10 @@ BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its 
             f"{NOT_DONE} (finish_within: 1h)",
         ),
         ("queued", {"unreleased": True, "exclusive": True}, f"{NOT_DONE} (finish_within: 1h)"),
-        ("queued", {"ready_at": 10}, f"{NOT_DONE} (finish_within: 1h)"),
+        ("queued", {"late_at": -5}, f"{NOT_DONE} (finish_within: 1h)"),
         (
             "queued",
-            {"ready_at": 60},
+            {"late_at": 45},
             f"it has not begun 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
         ),
         ("queued", {"by_hand": True}, f"{NOT_BEGUN} (start_within: 15m)"),
@@ -410,7 +445,7 @@ BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its 
         ("running", {"started_at": 106}, f"{NOT_DONE} (finish_within: 1h)"),
         (
             "failed",
-            {"started_at": 60, "run_at": -5},
+            {"started_at": 60, "run_at": -5, "late_at": 105},
             f"it began 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
         ),
         ("succeeded", {"started_at": 60, "finished_at": 2}, BOTH.format("succeeded")),
@@ -483,14 +518,10 @@ def test_a_run_that_was_retried_began_with_its_first_attempt(db: Db, cli: Cli) -
         "finished_at": ago(1),
         "created_at": slot,
         "scheduled_for": slot,
+        "late_at": slot + timedelta(minutes=15),
+        "begun_at": ago(40),
     }
     run = a_run(db, a_job(db), "succeeded", run_at=ago(3), **more)
-    for attempt, started in ((1, ago(40)), (2, ago(20))):
-        db.execute(
-            "insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error)"
-            " values (%s, %s, 'w', %s, now(), 'x')",
-            [run, attempt, started],
-        )
 
     assert "late      it began 1h20m after it was due (start_within: 15m)\n" in cli("show", run).out
 
@@ -503,7 +534,7 @@ def test_a_waiting_run_of_a_job_that_is_not_late_is_not_late(
 ) -> None:
     run = due(db, a_job(db, finish_within=HOUR, **values), 120, scheduled_for=ago(120))
 
-    assert "late      no (start_within: 15m)\n" in cli("show", run).out
+    assert "late      no (start_within: 15m, finish_within: 1h)\n" in cli("show", run).out
 
 
 # -- any history of a job, by a model that knows events and nothing of what is stored
@@ -513,21 +544,47 @@ class Model:
     """A job with one slot run after another, each of which is created by hand, claimed, ended, paused and resumed."""
 
     def __init__(self) -> None:
-        self.pending: dict[
-            int, datetime
-        ] = {}  # since when each run could begin, if nothing else held it
+        self.due: dict[int, datetime] = {}  # waiting runs, first ones first
+        self.since: dict[int, datetime] = {}  # since when those could begin that have not
+        self.blocked: dict[int, str] = {}  # at which gate others wait
+        self.begun: set[int] = set()
         self.executing: int | None = None
         self.paused = False
-        self.ready = datetime.min.replace(tzinfo=UTC)  # the latest end of a pause or an attempt
+        self.resumed = datetime.min.replace(tzinfo=UTC)
 
-    def since(self) -> datetime | None:
-        if self.paused or self.executing is not None or not self.pending:
+    def late_since(self) -> datetime | None:
+        if self.paused or self.executing is not None or not self.since:
             return None
-        return max(min(self.pending.values()), self.ready)
+        return max(min(self.since.values()), self.resumed)
+
+    def block(self, now: datetime, gate: str) -> list[int]:
+        """What a claim or a pause meets waits at a gate from now on."""
+        line = sorted(self.due.items(), key=lambda waiting: (waiting[1], waiting[0]))
+        met = [run for run, at in line if at <= now and run not in self.blocked]
+        for run in met:
+            self.since.pop(run, None)
+            self.blocked[run] = gate
+        return met
+
+    def claim(self, now: datetime) -> list[int]:
+        can_begin = not self.paused and self.executing is None
+        begins = self.block(now, "closed" if self.paused else "job")[: int(can_begin)]
+        for run in begins:
+            del self.due[run], self.blocked[run]
+            self.executing = run
+            self.begun.add(run)
+        return begins
+
+    def offer(self, now: datetime, gate: str, count: int) -> None:
+        line = [run for run in self.blocked if self.blocked[run] == gate]
+        for run in sorted(line, key=lambda run: (self.due[run], run))[:count]:
+            del self.blocked[run]
+            if run not in self.begun:
+                self.since[run] = now
 
 
 STEPS = st.lists(
-    st.sampled_from(["slot", "claim", "succeed", "die", "fail", "pause", "resume", "edit"]),
+    st.sampled_from(["slot", "claim", "succeed", "die", "fail", "pause", "resume"]),
     max_size=25,
 )
 
@@ -546,17 +603,11 @@ def test_after_any_history_a_job_is_late_since_the_last_instant_at_which_somethi
         now += MINUTE
         if step == "slot":
             run = a_run(db, job, run_at=now, created_at=now, exclusive=True, scheduled_for=now)
-            model.pending[run] = now
+            model.due[run] = model.since[run] = now
         elif step == "claim":
             claimed = worker.claim(now=now)
-            # then one run begins, if nothing holds the job
-            can_begin = bool(model.pending) and model.executing is None and not model.paused
-            can_begin = can_begin and min(model.pending.values()) <= now
-            assert len(claimed) == can_begin
+            assert [one.id for one in claimed] == model.claim(now)
             held += claimed
-            for one in claimed:
-                del model.pending[one.id]
-                model.executing = one.id
         elif step in ("succeed", "die", "fail") and held:
             run, retry_at = held.pop(), now + 2 * MINUTE
             outcomes = {
@@ -565,15 +616,20 @@ def test_after_any_history_a_job_is_late_since_the_last_instant_at_which_somethi
                 "fail": Outcome(Status.FAILED, delay=2 * MINUTE, error="x"),
             }
             worker.finish(run, outcomes[step], now=now)
-            model.executing, model.ready = None, now
+            model.executing = None
             if step == "fail" and run.attempt < run.max_attempts:
-                model.pending[run.id] = retry_at
+                model.due[run.id] = retry_at
+            if not model.paused:
+                model.offer(now, "job", 1)
         elif step == "pause":
             pauses.pause(db, "default", [job], "ada", now=now)
             model.paused = True
+            model.block(now, "closed")
         elif step == "resume":
             pauses.resume(db, "default", [job], "ada", now=now)
-            model.ready = now if model.paused else model.ready
-            model.paused = False
+            if model.paused:
+                model.paused, model.resumed = False, now
+                model.offer(now, "closed", 99)
+                model.offer(now, "job", 0 if model.executing else 1)
 
-    assert late(db, job)[0] == model.since()
+    assert late(db, job)[0] == model.late_since()

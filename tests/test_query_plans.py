@@ -207,6 +207,7 @@ TYPES = {
     "namespace": "text", "queue": "text", "priorities": "smallint[]", "offsets": "int[]", "limits": "int[]",
     "token": "text", "limit": "bigint", "newest": "bigint", "skipped": "bigint[]", "now": "timestamptz",
     "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]", "statuses": "text[]", "delays": "float8[]",
+    "begun": "boolean[]",
     "refunds": "boolean[]", "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]",
     "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]",
     "revision": "text", "cpu_seconds": "float8[]", "peaks": "bigint[]",

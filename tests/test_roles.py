@@ -479,7 +479,7 @@ WORKER_TABLES = {
     "notify_targets": DELETE,
     "notifications": DELETE,
     "workers": DELETE,
-    **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts", "late_jobs"), READ),
+    **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
     "yamlsched_enqueuer": {
@@ -494,8 +494,9 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "has_no_worker()",
                 "is_closed()",
                 "late()",
+                "unfinished_slot()",
+                "had_turn()",
                 "waits_for()",
-                "could_begin_at()",
                 "is_failing()",
             ),
             EXECUTE,
@@ -520,10 +521,10 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         **dict.fromkeys(
             ("enqueue()", "enqueue_many()", "has_no_worker()", "is_closed()", "late()"), EXECUTE
         ),
+        **dict.fromkeys(("late_from()", "unfinished_slot()", "had_turn()"), EXECUTE),
         **dict.fromkeys(
             (
                 "waits_for()",
-                "could_begin_at()",
                 "is_failing()",
                 "on_dead_key()",
                 "put_definitions()",

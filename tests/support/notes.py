@@ -112,7 +112,14 @@ class Story:
                 "due_at",
             ),
             "notify_targets": ("next_at", "failing_since"),
-            "job_runs": ("finished_at", "dead_at", "failed_at", "run_at", "created_at"),
+            "job_runs": (
+                "finished_at",
+                "dead_at",
+                "failed_at",
+                "run_at",
+                "created_at",
+                "late_at",
+            ),
             "skipped_slots": ("recorded_at",),
         }
         for table, columns in changes.items():

@@ -95,6 +95,18 @@ def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **value
         columns["dead_at"] = columns["finished_at"]
         if "failed_at" not in values:
             columns["failed_at"] = columns["finished_at"]
+    is_blocked = "blocked_on" in values and "limit/" not in values["blocked_on"]
+    due = [f"({columns.get(name, 'now()')})::timestamptz" for name in ("run_at", "created_at")]
+    waits = values.get("unreleased") or is_blocked
+    columns.setdefault(
+        "late_at", "null" if waits else f"greatest({', '.join(due)}) + d.start_within"
+    )
+    if "scheduled_for" in columns and not values.get("by_hand"):
+        columns.setdefault(
+            "finish_by", f"({columns['scheduled_for']})::timestamptz + d.finish_within"
+        )
+    if "started_at" in columns and status != "cancelled":
+        columns.setdefault("begun_at", columns["started_at"])
     sql = (
         f"insert into yamlsched.job_runs (namespace, definition_id, job_type, {', '.join(columns)}) "
         f"select d.namespace, d.id, d.job_type, {', '.join(columns.values())} "

@@ -232,38 +232,40 @@ class StoredRun(RunRow):
     retired_at: datetime | None
     paused: bool
     start_within: timedelta
-    finish_within: timedelta | None  # if it applies to this run
-    could_begin_at: datetime  # for the first time
-    first_started_at: datetime | None
-    waits_since: datetime | None
+    begun_at: datetime | None
+    late_at: datetime | None  # null: it waits for a pause, its turn or other jobs
+    finish_by: datetime | None
+    is_closed: bool  # it waits until its job is resumed, enabled or back
 
     def lateness(self, now: datetime) -> list[str]:
         """Return in words by which keys of its job it is late, or was when it ended."""
+        if self.is_closed or self.status == Status.CANCELLED or self.dead_run_id is not None:
+            return []
         lines = []
-        waits = now - (self.waits_since or now)
-        began = (self.first_started_at or self.could_begin_at) - self.could_begin_at
-        if max(waits, began) > self.start_within and self.dead_run_id is None:
-            what, late_by = (
-                ("has not begun", waits) if waits > self.start_within else ("began", began)
-            )
+        began_at = self.begun_at or (now if self.finished_at is None else None)
+        if self.late_at is not None and began_at is not None and began_at > self.late_at:
+            what = "has not begun" if self.begun_at is None else "began"
+            late_by = approximate(began_at - self.late_at + self.start_within)
             lines.append(
-                f"it {what} {approximate(late_by)} after it was due (start_within:"
-                f" {show(self.start_within)})"
+                f"it {what} {late_by} after it was due (start_within: {show(self.start_within)})"
             )
-        if (
-            self.finish_within is not None
-            and self.scheduled_for is not None
-            and self.status != Status.CANCELLED
-        ):
+        if self.finish_by is not None and self.finish_within is not None:
             succeeded_at = self.finished_at if self.status == Status.SUCCEEDED else None
-            after = (succeeded_at or now) - self.scheduled_for
-            if after > self.finish_within:
-                what = (
-                    f"{'succeeded' if succeeded_at else 'has not succeeded'} {approximate(after)}"
-                    " after its slot"
+            if (ended_at := succeeded_at or now) > self.finish_by:
+                what = "succeeded" if succeeded_at else "has not succeeded"
+                late_by = approximate(ended_at - self.finish_by + self.finish_within)
+                lines.append(
+                    f"it {what} {late_by} after its slot"
+                    f" (finish_within: {show(self.finish_within)})"
                 )
-                lines.append(f"it {what} (finish_within: {show(self.finish_within)})")
         return lines
+
+    @property
+    def finish_within(self) -> timedelta | None:
+        """How long after its slot it is to have succeeded; None: it need not."""
+        if self.finish_by is None or self.scheduled_for is None:
+            return None
+        return self.finish_by - self.scheduled_for
 
 
 @dataclass(frozen=True)

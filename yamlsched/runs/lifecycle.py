@@ -173,6 +173,7 @@ class AttemptEnd(NamedTuple):
     output: str = ""  # the end of what the handler printed, if it is kept
     omitted_bytes: int = 0  # before `output`
     usage: Usage | None = None
+    has_begun: bool = True  # it was handed to a process
 
     @property
     def is_success(self) -> bool:
@@ -191,6 +192,7 @@ class Outcome(NamedTuple):
     status: Status
     delay: timedelta | None = None
     refund: bool = False
+    has_begun: bool = True
     error: str | None = None
     error_type: str | None = None
     stack: str | None = None
@@ -210,11 +212,11 @@ SUCCESS_WITHOUT_RESULT = Outcome(Status.SUCCEEDED)
 """The outcome of a run whose handler returned nothing."""
 
 
-def released(run: ClaimedRun) -> Outcome:
+def released(run: ClaimedRun, has_begun: bool = False) -> Outcome:
     """Return the outcome of an attempt that was not started, or was stopped by a shutdown: it costs
     nothing.
     """
-    return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost)
+    return Outcome(Status.QUEUED, refund=True, has_begun=has_begun, sessions_lost=run.sessions_lost)
 
 
 def after_attempt(
@@ -247,7 +249,7 @@ def _without_output(
             else Outcome(Status.SUCCEEDED, result=end.result)
         )
     if end.kind is EndKind.RELEASED:
-        return released(run)._replace(delay=end.delay)
+        return released(run, end.has_begun)._replace(delay=end.delay)
     if end.kind is EndKind.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
         return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost + 1)
     if end.kind is EndKind.SNOOZED:

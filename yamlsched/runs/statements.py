@@ -207,6 +207,7 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
         "statuses": [str(o.status) for o in values],
         "delays": array("null" if o.delay is None else o.delay.total_seconds() for o in values),
         "refunds": array(o.refund for o in values),
+        "begun": array(o.has_begun for o in values),
         "errors": [o.error for o in values],
         "error_types": [o.error_type for o in values],
         "stacks": [o.stack for o in values],

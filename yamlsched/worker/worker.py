@@ -205,10 +205,8 @@ class Worker:
                 self.outcomes.add(attempt, end)
             case ReturnedUnstarted(attempts):
                 for attempt in attempts:
-                    self.outcomes.add(
-                        attempt,
-                        attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED),
-                    )
+                    end = attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED)
+                    self.outcomes.add(attempt, end._replace(has_begun=False))
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)

@@ -325,7 +325,7 @@ def test_a_job_that_is_late_is_told_once_and_recovers_when_its_run_succeeds(
     assert len(story.send(after=HOUR)) == 1  # it is still so
 
     # it has begun: it is not late any more, and has not recovered yet
-    lease = "locked_by = 'w:1:a', locked_until = now() + interval '2 days', attempts = 1, started_at = now()"
+    lease = "locked_by = 'w:1:a', locked_until = now() + interval '2 days', attempts = 1, begun_at = now()"
     db.execute(
         f"update yamlsched.job_runs set status = 'running', {lease} where id = %s".encode(), [run]
     )
