@@ -295,6 +295,9 @@ def test_a_slot_run_whose_turn_has_come_and_whose_limit_is_reached_waits_for_the
     assert [run.id for run in worker.claim(1)] == [urgent]
     assert worker.claim() == []
     assert blocked(db, *runs[1:]) == [LIMIT, "job"]
+    assert is_at_rest(
+        db
+    )  # the one behind waits for the first, which has the turn and waits for the limit
 
     # the sweep offers the turn, which nobody has, to those behind it: they wait for the limit, too
     worker.call(claiming.sweep, "default", now=NOW)

@@ -21,11 +21,13 @@ where r.blocked_on is not null
        or r.blocked_on not like 'after/%%' and (
            select m.free from yamlsched.rooms(r.namespace, array[r.blocked_on], %(now)s) m) > (
            select count(*) from yamlsched.job_runs o join yamlsched.job_definitions j on j.id = o.definition_id
-           where o.blocked_on is null and o.finished_at is null and o.locked_until is null and o.run_at <= %(now)s
-             and r.blocked_on = any (yamlsched.gates_of(o, j, %(now)s))))
+           cross join lateral yamlsched.gates_of(o, j, %(now)s) g
+           where o.finished_at is null and o.locked_until is null and o.run_at <= %(now)s and r.blocked_on = any (g)
+             and (o.blocked_on is null or array_position(g, o.blocked_on) > array_position(g, r.blocked_on))))
 """
 """The runs that wait for nothing. While nothing happens, there are none, also without a sweep: a run waits at a gate
-while as many runs as find room there have it, or have been offered it."""
+while as many runs as find room there have it, or have been offered it. Of these, one may wait at its next gate: the
+turn of a job is that of the run in front, which waits for its limit."""
 
 
 async def claim_due(
