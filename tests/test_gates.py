@@ -10,11 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from psycopg.rows import namedtuple_row
 
-from support.claiming import WRONGLY_BLOCKED, claim_due
 from support.database import while_waiting
 from support.rows import a_job, a_long_history, a_run, row
 from yamlsched import db as database
@@ -825,95 +822,3 @@ def test_a_run_that_a_session_claims_at_the_same_time_without_its_gate_is_claime
 
     assert worker.claim() == []
     assert blocked(db, second) == [TURN]
-
-
-# -- any history
-
-ACTIONS = st.sampled_from(
-    [
-        "create",
-        "create",
-        "claim",
-        "claim",
-        "end",
-        "fail",
-        "release",
-        "die",
-        "cancel",
-        "retry",
-        "pause",
-        "resume",
-    ]
-)
-
-
-@settings(max_examples=60)
-@given(history=st.lists(st.tuples(ACTIONS, st.integers(0, 5)), max_size=30))
-def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
-    db: Db, worker: Worker, history: list[tuple[str, int]]
-) -> None:
-    db.execute(
-        "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits cascade"
-    )
-    jobs = [
-        a_job(db, f"job_{number}", schedule=None, overlap=kind)
-        for number, kind in enumerate(("wait", "allow"))
-    ]
-    now, held, alive = NOW, [], set[int]()
-    for action, which in history:
-        now += SECOND
-        job = jobs[which % 2]
-        if action == "create":
-            is_slot = which < 4 and job == jobs[0]
-            due(db, job, exclusive=is_slot, scheduled_for=now if is_slot else None)
-        elif action == "claim":
-            taken = worker.claim(which + 1, now)
-            held += taken
-            alive.update(run.id for run in taken)
-            paused = db.execute(
-                "select job_type from yamlsched.job_definitions where paused_at is not null"
-            ).fetchall()
-            assert not {run.job_type for run in taken} & {one.job_type for one in paused}
-        elif action in ("end", "fail", "release") and held:
-            run = held.pop(which % len(held))
-            outcome = {"end": SUCCESS, "fail": FAILURE, "release": RELEASED}[action]
-            if not worker.call(store.finish, "default", [(run, outcome)], now=now):
-                worker.call(store.unlock, "default", [run], now=now)  # it was cancelled
-            alive.discard(run.id)
-        elif action == "die":
-            now += 2 * LEASE
-            worker.call(claiming.reclaim, "default", now=now)
-            held.clear()
-            alive.clear()
-        elif action in ("cancel", "retry"):
-            ids = [
-                one.id
-                for one in db.execute("select id from yamlsched.job_runs order by id").fetchall()
-            ]
-            act = actions.cancel if action == "cancel" else actions.retry
-            act(db, ids[which : which + 2], "ann", now=now)
-        elif action == "pause":
-            pauses.pause(db, "default", [job], "ann", now=now)
-        elif action == "resume":
-            pauses.resume(db, "default", [job], "ann", now=now)
-        running = db.execute(
-            "select count(*) from yamlsched.job_runs where exclusive and id = any (%s)",
-            [list(alive)],
-        ).fetchone()
-        assert running == (0,) or running == (1,)
-        if action != "die":
-            assert db.execute(WRONGLY_BLOCKED, {"now": now}).fetchall() == []
-
-    for run in held:
-        worker.call(store.unlock, "default", [run], now=now)
-    now += 2 * LEASE
-    for job in jobs:
-        pauses.resume(db, "default", [job], "ann", now=now)
-    while taken := worker.runner.run(
-        claim_due(worker.connection, "default", f"last {now}", 10, now=now)
-    ):
-        for run in taken:
-            worker.finish(run, now=now)
-        now += 2 * MINUTE
-    assert db.execute("select * from yamlsched.job_runs where finished_at is null").fetchall() == []
-    assert db.execute("select * from yamlsched.permits").fetchall() == []
