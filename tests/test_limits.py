@@ -470,6 +470,21 @@ def test_a_limit_that_a_file_lacks_is_refused(db: Db) -> None:
 # -- workers
 
 
+def test_a_limit_whose_row_was_lost_has_no_room_while_a_job_has_it(db: Db) -> None:
+    a_job(db, limit_name="warehouse")
+    a_job(db, limit_name="elsewhere", namespace="elsewhere")
+    a_job(db, "retired", limit_name="former", retired_at=NOW)
+
+    names = ["limit/warehouse", "limit/elsewhere", "limit/former"]
+    rooms = db.execute("select * from yamlsched.rooms('default', %s, %s)", [names, NOW]).fetchall()
+
+    assert [(room.name, room.capacity) for room in rooms] == [
+        (names[0], 0),
+        (names[1], None),
+        (names[2], None),
+    ]
+
+
 def test_workers_together_execute_no_more_runs_than_the_limit_and_all_of_them(
     own_dsn: str, tmp_path: Path
 ) -> None:
