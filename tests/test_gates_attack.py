@@ -254,7 +254,9 @@ def test_no_gate_has_too_many_and_no_run_is_left_to_wait(
     attack = Attack(dsn, jobs, seed)
 
     # when many sessions work on them at once
-    workers = [attack.worker(queue) for queue in ("default", "default", "default", "other", "other")]
+    workers = [
+        attack.worker(queue) for queue in ("default", "default", "default", "other", "other")
+    ]
     cuts = [attack.cut] if sweeps else []
     attack.run(*workers, *[attack.operator] * 3, attack.upkeep(sweeps), *cuts)
 
