@@ -21,7 +21,8 @@ from yamlsched.act import runs as actions
 from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
-from yamlsched.sync import definitions
+from yamlsched.schedule.job import Limit
+from yamlsched.sync import converge
 
 Db = psycopg.Connection[Any]
 NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -184,11 +185,10 @@ class History:
                 run.state = "waits"
 
     def set_limit(self, name: str, number: int) -> None:
-        with self.db.transaction():
-            gates = definitions.lock_gates(self.db, "default", [], [name])
-            definitions.put_limits(self.db, "default", {name: number})
-            definitions.promote(self.db, "default", gates, self.now)
         self.model.capacity[name] = number
+        limits = {limit: Limit(most) for limit, most in self.model.capacity.items()}
+        with self.db.transaction():
+            converge.repair_limits(self.db, "default", limits, self.now)
 
     def check(self) -> None:
         """The product holds what is alive in the model, and nothing waits for nothing."""

@@ -26,7 +26,8 @@ from yamlsched.sync import converge
 
 # -- the world: five jobs, and of each a run that executes, one that is due, and one that is blocked
 
-LIMITS = {"pool": 1, "tenants": 1}
+LIMITS = {"pool": {"max": 1}, "tenants": {"max": 1, "by": ["tenant"]}}
+RAISED = {name: {**limit, "max": 2} for name, limit in LIMITS.items()}
 JOBS: dict[str, dict[str, Any]] = {
     "pooled": {"limit": "pool"},
     "serial": {"cron": "0 0 1 1 *", "overlap": "wait"},
@@ -180,7 +181,7 @@ def enqueue(session: Session, world: World) -> None:
 
 
 def edit(
-    limits: dict[str, int] = LIMITS, **changes: dict[str, Any]
+    limits: dict[str, dict[str, Any]] = LIMITS, **changes: dict[str, Any]
 ) -> Callable[[Session, World], None]:
     top = f"limits: {limits}" if limits else ""
     file = a_file(top=top, **{name: changes.get(name, job) for name, job in JOBS.items()})
@@ -234,7 +235,7 @@ OPERATIONS = {
         "where status = 'queued' and job_type in ('pooled', 'serial')",
     ),
     "raise, overlap allow": Operation(
-        edit({"pool": 2, "tenants": 2}, serial={**JOBS["serial"], "overlap": "allow"})
+        edit(RAISED, serial={**JOBS["serial"], "overlap": "allow"})
     ),
     "lower, overlap wait": Operation(
         edit(free={**JOBS["free"], "overlap": "wait"}),
