@@ -205,7 +205,8 @@ set status       = 'cancelled',
     blocked_on   = null,
     failed_at    = case when u.is_lost then c.now else r.failed_at end,
     error_type   = null,
-    last_error   = 'job retired: it was removed from schedules.yaml at ' || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+    last_error   = 'job retired: it was removed from schedules.yaml at '
+                   || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
     updated_at   = c.now
 from undone u
 cross join clock c

@@ -311,14 +311,12 @@ select e.id from ended e;
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)b::text[],
-                %(delays)s::float8[], %(refunds)s::boolean[], %(begun)s::boolean[], %(errors)b::text[],
-                %(error_types)b::text[],
-                %(stacks)b::text[], %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
-                %(sessions_lost)s::int[], %(cpu_seconds)s::float8[],
-                %(peaks)s::bigint[])
-      as o (id, attempt, token, status, delay, refund, has_begun, error, error_type, stack, result, output,
-          omitted_bytes,
-            sessions_lost, cpu_seconds, peak)
+                %(delays)s::float8[], %(refunds)s::boolean[], %(begun)s::boolean[],
+                %(errors)b::text[], %(error_types)b::text[], %(stacks)b::text[],
+                %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
+                %(sessions_lost)s::int[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+      as o (id, attempt, token, status, delay, refund, has_begun, error, error_type, stack, result,
+            output, omitted_bytes, sessions_lost, cpu_seconds, peak)
 ), finished as (
     update yamlsched.job_runs r
     set status       = o.status,

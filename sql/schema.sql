@@ -219,9 +219,9 @@ create table yamlsched.job_runs (
     unreleased      boolean not null default false,  -- it waits for runs of other jobs; see awaits
     -- created by a backfill, or retried before its first attempt
     by_hand         boolean not null default false,
-    -- From then on it is late, unless it has begun. Null while it waits for a pause, a run of its own
-    -- job or other jobs: who stores such a name in blocked_on clears it, and who ends the wait sets
-    -- it anew. An edit of start_within or finish_within counts for new runs.
+    -- From then on it is late, unless it has begun. Null while it waits for a pause, a run of its
+    -- own job or other jobs: who stores such a name in blocked_on clears it, and who ends the wait
+    -- sets it anew. An edit of start_within or finish_within counts for new runs.
     late_at         timestamptz,
     finish_by       timestamptz,  -- of a slot, but for backfills: when it is to have succeeded
     -- Of the latest attempt. A peak below zero is a bound: a program that took at most that much
@@ -321,8 +321,8 @@ create index permits_run on yamlsched.permits (run_id);
 
 -- Workers
 
--- `work`, once or as a loop: a row for each process and queue that it serves, which it writes itself.
--- It decides nothing about runs, only the lease does. A worker is live for 60 s after seen_at.
+-- `work`, once or as a loop: a row for each process and queue that it serves, which it writes
+-- itself. It decides nothing about runs, only the lease does. A worker is live for 60 s after seen_at.
 create table yamlsched.workers (
     namespace   text not null,
     id          text not null,         -- locked_by of the runs that it claims begins with it
@@ -1752,8 +1752,8 @@ begin
 end
 $$;
 
--- Whether a slot run of a job has ended a moment ago: a slot that waited for it is taken by the next
--- sync.
+-- Whether a slot run of a job has ended a moment ago: a slot that waited for it is taken by the
+-- next sync.
 create function yamlsched.had_turn(job bigint) returns boolean
     language plpgsql stable set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off

@@ -7,7 +7,7 @@
     ├── EnvironmentFailed    the database, the file system or a program fails          exit code 3
     │   └── NoDatabase       no database is configured
     ├── LeaseLost            the run belongs to another attempt: this one can write nothing
-    ├── EffectInDoubt        it is unknown whether an effect happened: the run is dead, and an operator must check
+    ├── EffectInDoubt        it is unknown whether an effect happened: an operator must check
     └── HandlerSignal        raised by a handler to choose how its attempt ends
         ├── Discard          the run is dead at once
         ├── RetryAfter       the attempt fails and is retried after this delay

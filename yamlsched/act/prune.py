@@ -53,7 +53,8 @@ class FolderArchive:
         """Write a file with ``lines``, so that it is complete or does not exist. Raises
         ArchiveFailed.
         """
-        name = f"{re.sub('[^a-z0-9_]', '_', self.namespace)}-{at.astimezone(UTC):%H%M%SZ}-{kind}-{secrets.token_hex(8)}"
+        namespace = re.sub("[^a-z0-9_]", "_", self.namespace)
+        name = f"{namespace}-{at.astimezone(UTC):%H%M%SZ}-{kind}-{secrets.token_hex(8)}"
         day = self.folder / f"{at.astimezone(UTC):%Y-%m-%d}"
         with _explained(str(self.folder)):
             for folder in (self.folder, day):

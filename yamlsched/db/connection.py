@@ -227,7 +227,8 @@ def _answer_within(connection: Session, own: Settings) -> float | None:
     if "statement_timeout" in own:
         limit = durations.parse(own["statement_timeout"]).total_seconds()
     else:
-        limit = connection.execute(load("session")["limits"]).fetchone().statement_timeout  # type: ignore[union-attr]
+        [row] = connection.execute(load("session")["limits"]).fetchall()
+        limit = row.statement_timeout
     return limit + ANSWER_MARGIN_SECONDS if limit else None
 
 

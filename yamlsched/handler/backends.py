@@ -195,7 +195,7 @@ class PostgresBackend:
         if (await connection.execute(*statements.success(self._fence, result))).rowcount != 1:
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
-    # --------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def record(self, statement: Callable[..., Returned], *arguments: Any) -> Returned:
         """Call ``statement`` with a session, and again with a new one while the database does not

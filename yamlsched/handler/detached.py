@@ -17,8 +17,8 @@ async def detached(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return what ``await start()`` returns. Tasks that it creates belong to no run, and are not
     cancelled with one.
 
-    In a queue with ``mode: async``, a run's tasks are cancelled when its handler ends. So open a pool or
-    a client that has tasks of its own and is kept in a module by ``pool = await
+    In a queue with ``mode: async``, a run's tasks are cancelled when its handler ends. So open a
+    pool or a client that has tasks of its own and is kept in a module by ``pool = await
     yamlsched.detached(open_pool)``. In a process that executes one run at a time, each run has an
     event loop of its own, and nothing outlives it.
     """

@@ -57,9 +57,9 @@ class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file.
-    ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what they inherit,
-    despite errors elsewhere. ``root`` is the top-level mapping, None if there is
-    none. ``root`` and ``findings`` are for further checks.
+    ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what
+    they inherit, despite errors elsewhere. ``root`` is the top-level mapping, None if there is none.
+    ``root`` and ``findings`` are for further checks.
     """
 
     namespace: str | None = None

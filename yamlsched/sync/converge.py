@@ -342,7 +342,7 @@ def repair_limits(
 
 
 def _numbers(limits: Mapping[str, Limit]) -> dict[str, int]:
-    """Return how many runs may execute under each limit; by which values is stored with its jobs."""
+    """Return how many runs may execute under each limit. Its jobs have by which values."""
     return {name: limit.max for name, limit in limits.items()}
 
 
