@@ -25,6 +25,7 @@ from yamlsched.worker.permits import CRON_UNSENT, permit_folder
 
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--cron"}
 DURATION, COUNT = "[1-9][0-9]{0,3}[sm]", "[1-9][0-9]{0,2}"
+QUEUE = r"(?!none\b)[a-z][a-z0-9_]{0,62}"
 OPTIONS = {
     "--file": ".+",
     "--dsn": "(?!embedded$).+",
@@ -35,7 +36,7 @@ OPTIONS = {
     "--grace": DURATION,
     "--max-time": DURATION,
     "--concurrency": COUNT,
-    "--async-concurrency": COUNT,
+    "--queue": f"none|{QUEUE}(,{QUEUE})*",
     "--max-runs": COUNT,
 }
 """What an idle tick may be called with. The command line reads all else, and refuses what is wrong.
