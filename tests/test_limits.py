@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from support.claiming import WRONGLY_BLOCKED
 from support.project import a_project
-from support.rows import a_job, a_run, row
+from support.rows import a_job, a_run, row, value
 from support.schedules import a_file
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
@@ -264,6 +264,28 @@ def test_the_next_run_is_chosen_by_priority_and_then_by_age(db: Db, worker: Work
     # one time in eight the lowest level is offered first
     assert first.id == held
     assert (set(order), [run for run in order if run != runs[0]]) == (set(runs), [runs[2], runs[1]])
+
+
+@pytest.mark.parametrize("level, least, most", [(1, 0.25, 1.0), (2, 0.125, 0.25), (3, 0.0, 0.125)])
+def test_room_is_offered_to_the_highest_level_and_one_time_in_eight_to_each_of_the_others(
+    db: Db, level: int, least: float, most: float
+) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    runs = {
+        priority: due(db, job, -priority, priority=priority, blocked_on="limit/warehouse")
+        for priority in (1, 2, 3)
+    }
+    seed = next(
+        seed
+        for seed in (number / 100 for number in range(100))
+        if least < value(db, "select random() from setseed(%s)", seed) < most
+    )
+
+    db.execute("select setseed(%s)", [seed])
+    db.execute("select yamlsched.offer('default', '{limit/warehouse}', 0, %s)", [NOW])
+
+    assert [priority for priority, run in runs.items() if blocked(db, run) == [OPEN]] == [level]
 
 
 def test_a_turn_and_a_limit_hold_the_same_run(db: Db, worker: Worker) -> None:
