@@ -439,6 +439,36 @@ def test_of_several_workers_one_sweeps_each_second(db: Db, worker: Worker, other
         assert db.execute("select swept_at from yamlsched.namespaces").fetchone() == (expected,)
 
 
+def test_a_sweep_waits_for_no_other_and_leaves_other_namespaces_to_theirs(
+    db: Db, dsn: str, worker: Worker
+) -> None:
+    # given a run that waits for nothing, and another namespace that has been swept
+    run = due(db, a_job(db), blocked_on=AT_TURN)
+    db.execute(
+        "insert into yamlsched.namespaces (namespace, swept_at) values ('elsewhere', %s)", [NOW]
+    )
+    db.execute("insert into yamlsched.namespaces values ('default')")
+
+    # when another session sweeps, this one leaves it to that one
+    with database.connect(dsn) as other, other.transaction():
+        other.execute(
+            "select from yamlsched.namespaces where namespace = 'default' for no key update"
+        )
+        worker.runner.run(worker.connection.execute("set lock_timeout = '2s'"))
+        assert worker.call(claiming.sweep, "default", now=NOW) == 0
+
+    # then it is the next one that offers
+    assert worker.call(claiming.sweep, "default", now=NOW) == 1
+    assert blocked(db, run) == [OPEN]
+    # and the sweep of a namespace without a row does nothing, whatever others have
+    assert worker.call(claiming.sweep, "nowhere", now=NOW + MINUTE) == 0
+    swept = db.execute("select swept_at from yamlsched.namespaces order by namespace").fetchall()
+    assert [one.swept_at for one in swept] == [NOW, NOW]
+    worker.call(claiming.sweep, "default", now=NOW + MINUTE)
+    swept = db.execute("select swept_at from yamlsched.namespaces order by namespace").fetchall()
+    assert [one.swept_at for one in swept] == [NOW + MINUTE, NOW]
+
+
 def test_a_sweep_with_the_settings_of_a_worker_reads_no_finished_run(db: Db) -> None:
     a_long_history(db)
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
