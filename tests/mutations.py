@@ -79,7 +79,7 @@ GATES = {
     *("waited_for", "unclaimed", "sweep", "remove_values", "repair"),
 }
 """The functions of gates and permits in schema.sql, which have tests of their own: the fastest first."""
-GATE_TESTS = ["limits", "gates", "interleavings", "gates_model"]
+GATE_TESTS = ["gates_upkeep", "limits", "gates", "interleavings", "gates_model"]
 # file -> names of its slow tests, for mutations that the fast ones do not find
 SLOW_TESTS = {
     "sql/notify.sql": ["extras/notify/test_sending"],
