@@ -165,7 +165,7 @@ limit 1;
 -- other jobs.
 select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts,
        r.max_attempts,
-       (array['high', 'normal', 'low'])[r.priority] as priority,
+       (array['high', 'normal', 'low'])[r.priority] as priority, r.queue,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at,
        r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error,

@@ -210,6 +210,7 @@ class StoredRun(RunRow):
     """One run, and the columns of its job that explain its state."""
 
     namespace: str
+    queue: str
     failed_at: datetime | None
     updated_at: datetime
     locked_until: datetime | None

@@ -20,7 +20,7 @@ from yamlsched.ask.runs import AttemptRecord, KeptOutput, RunDetails, took
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.db.query import now
-from yamlsched.runs.lifecycle import Status, error_text
+from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Status, error_text
 from yamlsched.show import terminal as _output
 from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section
 
@@ -174,6 +174,8 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
         limits = f"no (start_within: {durations.show(run.start_within)}{finish})"
         yield "late", "; ".join(run.lateness(now)) or limits
     yield "priority", run.priority
+    if run.queue != DEFAULT_QUEUE:
+        yield "queue", run.queue
     yield "attempts", f"{run.attempts} of {run.max_attempts}"
     if run.status == Status.RUNNING and run.progress is not None:
         yield "progress", f"{run.progress}, {_output.ago(run.progress.reported_at, now)}"

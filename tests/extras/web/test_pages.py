@@ -366,6 +366,23 @@ def test_a_job_shows_where_its_attempts_run_if_that_is_not_the_default(
     assert "queue shared" in words(page.get("/jobs/fetch").text)
 
 
+def test_a_run_shows_its_queue_and_the_value_of_the_limit_that_it_waits_for(
+    own_page: tuple[Any, TestClient],
+) -> None:
+    db, page = own_page
+    job = a_job(db, "fetch", queue="shared", limit_name="api", limit_by=["tenant"])
+    holder = a_run(db, job, "running", queue="shared")
+    gate = 'limit/api/["<b>ACME</b>"]'
+    db.execute("insert into yamlsched.permits values ('default', %s, 1, %s)", [gate, holder])
+    waits = a_run(db, job, queue="shared", blocked_on=gate, payload='{"tenant": "<b>ACME</b>"}')
+
+    shown = page.get(f"/runs/{waits}").text
+
+    assert f'waits for limit api for ["<b>ACME</b>"], held by run {holder}' in words(shown)
+    assert "<b>ACME" not in shown
+    assert "queue shared" in words(shown)
+
+
 # -- why
 
 
