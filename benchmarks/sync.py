@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,10 +18,11 @@ from benchmarks.harness import Bench
 from yamlsched import db as store
 from yamlsched import log
 from yamlsched.schedule.job import Job
-from yamlsched.sync import files
+from yamlsched.sync import hosts
 from yamlsched.sync.converge import converge
-from yamlsched.sync.files import ScheduleFile, poll
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
+from yamlsched.sync.hosts import poll
 from yamlsched.timetable.cron import parse_cron
 
 PART = "sync"
@@ -68,7 +70,9 @@ def _edits(bench: Bench, count: int) -> None:
             store.migrations.migrate(connection)
             _apply(connection, count)
             edited = _file(count, f"edit {number}")
-            seconds = _seconds(partial(sync, connection, edited, NOON + HOUR / 2, at_once=True))
+            seconds = _seconds(
+                partial(sync, connection, replace(edited, by_hand=True), NOON + HOUR / 2)
+            )
             _add(bench, count, "one job edited", seconds)
 
 
@@ -107,6 +111,6 @@ def _apply(connection: Any, count: int) -> ScheduleFile:
     }
     with connection.transaction():
         converge(connection, "default", jobs, {}, NOON, recompute=False, is_behind=False)
-        files.poll_rows(connection, file.presented(), NOON, "default")  # presents the file
-        files.mark_applied(connection, "default", file.presented(), {}, NOON)
+        hosts.poll(connection, file, NOON, "default", is_valid=True)
+        hosts.use(connection, file, "default", {}, None, NOON)
     return file

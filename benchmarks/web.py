@@ -101,10 +101,9 @@ OTHERS = """
 insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)
 select d.id, now() - interval '2 days', now() - interval '1 day', 2, 'overlap', now()
 from yamlsched.job_definitions d;
-insert into yamlsched.schedule_files
+insert into yamlsched.namespaces
     (namespace, hash, environment, host, path, yamlsched_version, tzdata_version, applied_at)
 values ('default', 'f00d', '', 'web-1', '/srv/schedules.yaml', '0.1.0', '2026a', now());
-insert into yamlsched.namespaces values ('default');
 insert into yamlsched.operator_actions (namespace, who, verb, target)
 select 'default', 'mia', 'retry', 'run:' || n from generate_series(1, 20000) n;
 """

@@ -23,12 +23,12 @@ from typing import Any
 
 import psycopg
 
+from support.schedules import sync_by_hand
 from yamlsched import db as store
 from yamlsched import log
 from yamlsched.act.pause import pause
 from yamlsched.ask.history import definitions as ids_of
 from yamlsched.sync.files import ScheduleFile
-from yamlsched.sync.flow import sync
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot, next_slot, slots
@@ -480,7 +480,7 @@ def fill(
         if not is_healthy and history:
             trouble(connection, file, now)
         connection.execute(
-            "update yamlsched.schedule_files set presented_for = greatest(presented_for, %s)",
+            "update yamlsched.hosts set expected_until = greatest(expected_until, seen_at + %s)",
             [QUIET + MINUTE],
         )
         connection.execute("analyze")
@@ -504,11 +504,10 @@ def present(connection: psycopg.Connection[Any], text: str, at: datetime) -> byt
 
 
 def sync_file(connection: psycopg.Connection[Any], data: bytes, host: str, at: datetime) -> None:
-    found = sync(
+    found = sync_by_hand(
         connection,
         ScheduleFile(data, "/srv/shop/schedules.yaml", "production", host),
         at,
-        at_once=True,
     )
     assert not found.has_findings, found.messages
 
@@ -614,15 +613,16 @@ def trouble(connection: psycopg.Connection[Any], file: bytes, now: datetime) -> 
         "production",
         "worker-3",
     )
-    presented = {**stale.version._asdict(), "host": stale.host, "path": stale.path}
+    place = {**stale.version._asdict(), "host": stale.host, "path": stale.path, "is_named": False}
     since = {
-        "first_presented_at": now - 22 * MINUTE,
-        "presented_since_at": now - 22 * MINUTE,
-        "last_presented_at": now,
+        "first_seen_at": now - 22 * MINUTE,
+        "since": now - 22 * MINUTE,
+        "seen_at": now,
+        "expected_until": now + QUIET,
     }
-    insert(connection, "schedule_files", namespace=NAMESPACE, **presented, **since)
+    insert(connection, "hosts", namespace=NAMESPACE, **place, **since)
     connection.execute(
-        "update yamlsched.schedule_files set refused_at = %s, mistakes = 2 where host = 'worker-2'",
+        "update yamlsched.hosts set refused_at = %s, errors = '{x,y}' where host = 'worker-2'",
         [now - 25 * MINUTE],
     )
     for ago, who, verb, target, detail in (

@@ -1,5 +1,5 @@
 -- name: jobs
--- What decides the coming slots of the jobs of the file in force, and what they are filtered by. It
+-- What decides the coming slots of the jobs of the file in use, and what they are filtered by. It
 -- reads one row for each job, and no runs.
 select d.job_type, d.schedule, d.timezone, d.spread, d.enabled, d.paused_at, d.paused_until,
        d.paused_by, d.paused_reason,

@@ -53,9 +53,21 @@ select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
 
--- name: targets
+-- name: same_programs
+-- The jobs whose attempts would execute the same, and in the same queue, by their definitions. `jobs` and `defaults` are as
+-- in `differences`.
+select d.job_type
+from jsonb_array_elements(%(jobs)s) as f (job)
+join yamlsched.job_definitions d
+  on d.namespace = %(namespace)s and d.job_type = f.job ->> 'job_type' and d.retired_at is null
+cross join lateral jsonb_populate_record(d, %(defaults)s || f.job) p
+where (p.handler, p.command, p.env, p.cwd, p.stdin, p.exit_codes, p.queue)
+  is not distinct from (d.handler, d.command, d.env, d.cwd, d.stdin, d.exit_codes, d.queue)
+order by d.job_type;
+
+-- name: names
 -- The jobs of a namespace that are in its file.
-select d.job_type, d.handler, d.command, d.queue
+select d.job_type
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null
 order by d.job_type;
@@ -128,7 +140,7 @@ where g.namespace = %(namespace)s and g.name like 'limit/%%/%%'
 select yamlsched.lock_gates(%(namespace)s, %(gates)s::text[]);
 
 -- name: limits
--- The limits of the file in force: how many runs may execute under each.
+-- The limits of the file in use: how many runs may execute under each.
 select substr(g.name, 7) as name, g.capacity from yamlsched.gates g
 where g.namespace = %(namespace)s and g.name like 'limit/%%' and g.capacity is not null;
 

@@ -1,5 +1,5 @@
 -- Edits: the files that were applied, and the jobs that each changed. Written by sync in the
--- transaction that applies the file. An edit is in force for everything that is created after its
+-- transaction that applies the file. An edit is in use for everything that is created after its
 -- applied_at: what the definitions before still owed is created at that instant.
 
 -- name: definitions

@@ -1,14 +1,14 @@
 -- What `status` and the web page show of namespaces. The first column is the namespace.
 
 -- name: clock
-select n.namespace, clock_timestamp() as now, latest.last_presented_at as last_tick_at,
+select n.namespace, clock_timestamp() as now, latest.seen_at as last_tick_at,
        latest.host as last_tick_host
 from unnest(%(namespaces)s::text[]) as n (namespace)
 left join lateral (
-    select f.last_presented_at, f.host
-    from yamlsched.schedule_files f
-    where f.namespace = n.namespace
-    order by f.last_presented_at desc limit 1
+    select h.seen_at, h.host
+    from yamlsched.hosts h
+    where h.namespace = n.namespace
+    order by h.seen_at desc limit 1
 ) latest on true;
 
 -- name: states
@@ -219,88 +219,79 @@ where e.namespace = any(%(namespaces)s)
 group by e.namespace, e.job_type, e.waits_for;
 
 -- name: files
--- The file in force, and those that hosts present: the latest one of each place, while it counts.
-with in_force as materialized (
-    select i.* from yamlsched.files_in_force i where i.namespace = any(%(namespaces)s)
-), presented as (
-    select f.namespace, f.hash, f.environment, min(f.presented_since_at) as since,
-           max(f.last_presented_at) as last,
-           array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places
-    from yamlsched.presented_files f
-    where f.namespace = any(%(namespaces)s) and f.presented_until > clock_timestamp()
-    group by f.namespace, f.hash, f.environment
+-- The file in use, and those that the places that count have.
+with in_use as materialized (
+    select n.*
+    from yamlsched.namespaces n
+    where n.namespace = any(%(namespaces)s) and n.hash is not null
+), held as (
+    select h.namespace, h.hash, min(h.environment) as environment, min(h.since) as since,
+           max(h.seen_at) as seen_at,
+           array_agg(h.host || ':' || h.path order by h.seen_at desc) as places
+    from yamlsched.hosts h
+    where h.namespace = any(%(namespaces)s) and h.hash is not null
+      and h.expected_until > clock_timestamp()
+    group by h.namespace, h.hash
 )
-select coalesce(i.namespace, p.namespace) as namespace, coalesce(i.hash, p.hash) as hash,
-       coalesce(i.environment, p.environment) as environment,
-       i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by,
-       i.yamlsched_version,
+select coalesce(i.namespace, h.namespace) as namespace, coalesce(i.hash, h.hash) as hash,
+       coalesce(i.environment, h.environment) as environment, i.hash is not null as in_use,
+       i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
        i.tzdata_version, e.commit, coalesce(e.is_dirty, false) as is_dirty, e.author, e.subject,
-       p.since as presented_since_at, p.last as last_presented_at,
-       coalesce(p.places, '{}') as presented_by,
+       h.since, h.seen_at, coalesce(h.places, '{}') as places,
        i.prune_failing_since, i.prune_error
-from in_force i
-full join presented p on p.namespace = i.namespace and p.hash = i.hash
-  and p.environment = i.environment
-left join lateral (  -- the edit that brought it into force
+from in_use i
+full join held h on h.namespace = i.namespace and h.hash = i.hash
+left join lateral (  -- the edit that it came with
     select l.hash, l.commit, l.is_dirty, l.author, l.subject
     from yamlsched.edits l
     where l.namespace = i.namespace
     order by l.applied_at desc, l.id desc
     limit 1
 ) e on e.hash = i.hash
-order by (i.hash is not null) desc, p.since;
+order by (i.hash is not null) desc, h.since;
 
 -- name: refused
--- Places that present a file with errors: the row of the file that they presented last is marked.
-select f.namespace, f.host || ':' || f.path as place, f.mistakes, f.refused_at as since,
-       f.errors[1] as first_error
-from yamlsched.presented_files f
-where f.namespace = any(%(namespaces)s) and f.refused_at is not null
-  and f.presented_until > clock_timestamp()
-order by f.refused_at, place;
+-- The places whose file has errors, or is of another environment.
+select h.namespace, h.host || ':' || h.path as place, cardinality(h.errors) as mistakes,
+       h.refused_at as since, h.errors[1] as first_error,
+       n.hash is not null and n.environment <> h.environment as is_other_environment
+from yamlsched.hosts h
+left join yamlsched.namespaces n on n.namespace = h.namespace
+where h.namespace = any(%(namespaces)s) and h.refused_at is not null
+  and h.expected_until > clock_timestamp()
+order by h.refused_at, place;
 
--- name: lacks
--- The jobs that a ticking place cannot start, and whether every place that presents the file in
--- force lacks them. down: the hosts that could start it and have stopped
--- ticking within a week, latest first, and when they ticked.
+-- name: cannot_start
+-- The jobs that a place that counts cannot start, and whether no place with the file in use can.
+-- down: the hosts that could, and have stopped ticking within a week, latest first.
 with place as materialized (
-    select f.namespace, f.host, f.path
-    from yamlsched.schedule_files f
-    join yamlsched.files_in_force i on i.namespace = f.namespace and i.hash = f.hash
-      and i.environment = f.environment
-    where i.namespace = any(%(namespaces)s)
-      and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
-      and f.refused_at is null
-), stopped as materialized (
-    select f.namespace, f.host, f.path, max(f.last_presented_at) as seen_at
-    from yamlsched.schedule_files f
-    join yamlsched.files_in_force i on i.namespace = f.namespace and i.environment = f.environment
-    where i.namespace = any(%(namespaces)s)
-      and f.last_presented_at > clock_timestamp() - interval '7 days'
-    group by f.namespace, f.host, f.path
-    having max(f.last_presented_at + least(f.presented_for,
-        interval '2 hours')) <= clock_timestamp()
+    select h.namespace, h.host, h.path, h.seen_at, h.cannot_start,
+           h.expected_until > clock_timestamp() as counts,
+           h.expected_until > clock_timestamp() and h.refused_at is null
+             and h.hash = n.hash as has_file
+    from yamlsched.hosts h
+    join yamlsched.namespaces n on n.namespace = h.namespace
+    where h.namespace = any(%(namespaces)s) and h.seen_at > clock_timestamp() - interval '7 days'
 )
-select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since,
+select d.namespace, d.job_type, p.host || ':' || p.path as place, j.why ->> 'reason' as reason,
+       (j.why ->> 'since')::timestamptz as since,
        not exists (
            select from place q
-           where q.namespace = d.namespace
-             and not exists (select from yamlsched.lacks o
-                             where o.definition_id = l.definition_id and o.host = q.host
-                               and o.path = q.path))
-           as is_everywhere,
+           where q.namespace = d.namespace and q.has_file
+             and not q.cannot_start ? d.job_type) as is_everywhere,
        down.hosts as down, down.seen_at as down_at
-from yamlsched.lacks l
-join yamlsched.job_definitions d on d.id = l.definition_id and d.enabled and d.retired_at is null
-join place p on p.namespace = d.namespace and p.host = l.host and p.path = l.path
+from place p
+cross join jsonb_each(p.cannot_start) as j (job_type, why)
+join yamlsched.job_definitions d on d.namespace = p.namespace and d.job_type = j.job_type
+  and d.enabled and d.retired_at is null
 cross join lateral (
     select coalesce(array_agg(s.host order by s.seen_at desc), '{}') as hosts,
            max(s.seen_at) as seen_at
-    from stopped s
-    where s.namespace = d.namespace and s.seen_at > d.created_at and not exists (
-        select from yamlsched.lacks o where o.definition_id = d.id and o.host = s.host
-          and o.path = s.path)
+    from place s
+    where s.namespace = d.namespace and not s.counts and s.seen_at > d.created_at
+      and not s.cannot_start ? d.job_type
 ) down
+where p.has_file
 order by d.job_type, place limit %(limit)s;
 
 -- name: workers

@@ -1,6 +1,6 @@
 -- name: namespaces
 -- The first namespaces that have jobs, by one index search for each; without a `limit` all of them,
--- and those of files.
+-- and those of places.
 with recursive found as (
     (select d.namespace from yamlsched.job_definitions d order by d.namespace limit 1)
     union all
@@ -13,39 +13,34 @@ with recursive found as (
 )
 select f.namespace from (select f.namespace from found f limit %(limit)s) f
 union
-select f.namespace from yamlsched.schedule_files f where %(limit)s::bigint is null
+select h.namespace from yamlsched.hosts h where %(limit)s::bigint is null
 order by namespace;
 
 -- name: namespace_of_file
--- The namespace of a file: the one that --namespace set when this host presented this path last,
--- else the one found by its content, else by its host and path.
+-- The namespace of a file: the one that an option named in the latest tick of this place, else that
+-- of its content, else that of this place.
 select coalesce((
     select p.namespace
     from (
-        select f.namespace, f.overrides_namespace
-        from yamlsched.schedule_files f
-        where f.host = %(host)s and f.path = %(path)s
-        order by f.last_presented_at desc, f.id desc
-        limit 1
-    ) p
-    where p.overrides_namespace
+        select h.namespace, h.is_named
+        from yamlsched.hosts h
+        where h.host = %(host)s and h.path = %(path)s
+        order by h.seen_at desc limit 1) p
+    where p.is_named
 ), (
-    select f.namespace
-    from yamlsched.schedule_files f
-    where (f.hash = %(hash)s or (f.host = %(host)s and f.path = %(path)s))
-      and not f.overrides_namespace
-    order by (f.hash = %(hash)s) desc, f.last_presented_at desc
-    limit 1
+    select h.namespace
+    from yamlsched.hosts h
+    where not h.is_named and (h.hash = %(hash)s or h.host = %(host)s and h.path = %(path)s)
+    order by (h.hash = %(hash)s) desc, h.seen_at desc limit 1
 )) as namespace;
 
--- name: presents
--- Whether this host presented this path for a namespace that --namespace set.
+-- name: is_named
+-- Whether an option names this namespace for this place.
 select exists (
     select
-    from yamlsched.schedule_files f
-    where f.host = %(host)s and f.path = %(path)s and f.namespace = %(namespace)s
-      and f.overrides_namespace
-) as presents;
+    from yamlsched.hosts h
+    where h.host = %(host)s and h.path = %(path)s and h.namespace = %(namespace)s and h.is_named
+) as is_named;
 
 -- name: jobs
 -- The jobs of a namespace by name, retired ones included.

@@ -26,10 +26,8 @@ select t.name, t.url_env, t.events from yamlsched.notify_targets t
 where t.namespace = %(namespace)s;
 
 -- name: is_in_use
-select 1 from (select f.hash, f.environment from yamlsched.schedule_files f
-               where f.namespace = %(namespace)s and f.applied_at is not null
-               order by f.applied_at desc, f.id desc limit 1) f
-where f.hash = %(hash)s and f.environment = %(environment)s;
+select 1 from yamlsched.namespaces n
+where n.namespace = %(namespace)s and n.hash = %(hash)s and n.environment = %(environment)s;
 
 -- name: settle
 select yamlsched.settle_notes(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()));

@@ -2,10 +2,11 @@
 -- be deleted is locked first, so that it can be archived in between. `ids` are the literal of an
 -- array, which is passed on as it is.
 
--- name: in_force
--- The retention of the file in force.
-select f.id, f.retention, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-from (select) one left join yamlsched.files_in_force f on f.namespace = %(namespace)s;
+-- name: in_use
+-- The retention of the file in use; null without one.
+select n.hash is not null as is_in_use, n.retention,
+       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+from (select) one left join yamlsched.namespaces n on n.namespace = %(namespace)s;
 
 -- name: start_batch
 -- A batch that a crash of the server undoes is pruned again, and archived again: its commit need
@@ -112,11 +113,11 @@ where e.id = any (%(ids)s::bigint[]);
 -- name: failed
 -- Pruning cannot continue before an operator acts. The first such instant is kept until it works
 -- again.
-update yamlsched.schedule_files f
-set prune_failing_since = coalesce(f.prune_failing_since, %(now)s), prune_error = %(error)s
-where f.id = %(in_force)s;
+update yamlsched.namespaces n
+set prune_failing_since = coalesce(n.prune_failing_since, %(now)s), prune_error = %(error)s
+where n.namespace = %(namespace)s;
 
 -- name: done
-update yamlsched.schedule_files f
+update yamlsched.namespaces n
 set housekept_at = %(now)s, prune_failing_since = null, prune_error = null
-where f.id = %(in_force)s;
+where n.namespace = %(namespace)s;

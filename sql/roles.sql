@@ -58,11 +58,12 @@ begin
             'job_failures',
             'attempt_outputs', 'running_outputs', 'attempt_progress', 'skipped_slots',
             'effects', 'used_keys',
-            'schedule_files', 'operator_actions',
-            'edits', 'edited_jobs', 'lacks', 'gates', 'permits', 'awaits', 'open_runs', 'dead_runs',
+            'files', 'hosts', 'operator_actions',
+            'edits', 'edited_jobs', 'cannot_start', 'gates', 'permits', 'awaits', 'open_runs',
+            'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health',
             'overdue_jobs',
-            'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files',
+            'definition_changes', 'seen_hosts',
             'notify_targets', 'notifications', 'workers', 'queue_load']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
@@ -112,6 +113,10 @@ begin
             'yamlsched.has_no_worker(yamlsched.job_runs,timestamp with time zone)',
             'yamlsched.is_closed(yamlsched.job_definitions,timestamp with time zone)',
             'yamlsched.on_dead_key(text,bigint,integer)', 'yamlsched.put_definitions(jsonb)',
+            'yamlsched.due_work(text,timestamp with time zone)',
+            'yamlsched.put_place(yamlsched.hosts,boolean)',
+            'yamlsched.report_file(yamlsched.hosts,boolean,boolean,boolean,'
+                'timestamp with time zone)',
             'yamlsched.end_due_at(text[],timestamp with time zone,timestamp with time zone)',
             'yamlsched.events_now(yamlsched.notifications,text[],timestamp with time zone)',
             'yamlsched.failing_run(bigint)',
@@ -175,7 +180,9 @@ begin
         yamlsched.queue_levels(text), yamlsched.limit_value(jsonb, text[]),
         yamlsched.rooms(text, text[], timestamptz),
         yamlsched.queue_load_of(text, text, integer, timestamptz),
-        yamlsched.queue_loads(text, integer, timestamptz)
+        yamlsched.queue_loads(text, integer, timestamptz),
+        yamlsched.due_work(text, timestamptz), yamlsched.messages_due(text, timestamptz),
+        yamlsched.report_file(yamlsched.hosts, boolean, boolean, boolean, timestamptz)
         to yamlsched_worker, yamlsched_reader;
     grant execute on function
         yamlsched.end_due_at(text[], timestamptz, timestamptz),
@@ -185,7 +192,6 @@ begin
         yamlsched.is_failing(yamlsched.job_runs),
         yamlsched.note_runs(text, bigint[], timestamptz),
         yamlsched.is_still_dead(bigint, timestamptz, timestamptz),
-        yamlsched.messages_due(text, timestamptz),
         yamlsched.note(text, text, jsonb, timestamptz), yamlsched.settle_notes(text, timestamptz),
         yamlsched.block(text, bigint[], text[], timestamptz),
         yamlsched.block_closed(text, bigint, bigint, integer, timestamptz),
@@ -204,7 +210,8 @@ begin
         yamlsched.unclaimed(text, timestamptz),
         yamlsched.waits_elsewhere(yamlsched.job_runs, yamlsched.job_definitions, timestamptz),
         yamlsched.on_dead_key(text, bigint, integer),
-        yamlsched.put_definitions(jsonb)
+        yamlsched.put_definitions(jsonb),
+        yamlsched.put_place(yamlsched.hosts, boolean)
         to yamlsched_worker;
 
     grant select on
@@ -214,12 +221,12 @@ begin
         yamlsched.attempt_progress,
         yamlsched.running_outputs, yamlsched.skipped_slots,
         yamlsched.effects, yamlsched.used_keys,
-        yamlsched.schedule_files, yamlsched.operator_actions, yamlsched.edits,
+        yamlsched.files, yamlsched.hosts, yamlsched.operator_actions, yamlsched.edits,
         yamlsched.edited_jobs,
         yamlsched.open_runs, yamlsched.dead_runs, yamlsched.stuck_runs, yamlsched.effects_in_doubt,
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
-        yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.permits,
-        yamlsched.awaits, yamlsched.seen_hosts, yamlsched.files_in_force, yamlsched.presented_files,
+        yamlsched.definition_changes, yamlsched.cannot_start, yamlsched.gates, yamlsched.permits,
+        yamlsched.awaits, yamlsched.seen_hosts,
         yamlsched.notify_targets, yamlsched.notifications,
         yamlsched.workers, yamlsched.queue_load
         to yamlsched_reader, yamlsched_worker;
@@ -237,7 +244,7 @@ begin
     grant insert, update, delete on yamlsched.job_runs, yamlsched.gates, yamlsched.permits,
     yamlsched.attempt_progress,
     yamlsched.running_outputs, yamlsched.effects,
-        yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks, yamlsched.notify_targets,
+        yamlsched.used_keys, yamlsched.files, yamlsched.hosts, yamlsched.notify_targets,
         yamlsched.notifications, yamlsched.workers to yamlsched_worker;
 end
 $$;

@@ -21,11 +21,61 @@ create table yamlsched.database_identity (
 );
 insert into yamlsched.database_identity default values;
 
--- One row per namespace, locked while a file is applied.
+-- One row per namespace, locked while a file is applied, with the file in use: the one that was
+-- applied last. Before the first one its columns are null.
 create table yamlsched.namespaces (
-    namespace text primary key,
-    swept_at  timestamptz not null default '-infinity',
-    repairs   bigint not null default 0
+    namespace         text primary key,
+    hash              text,                      -- sha256 of the bytes
+    environment       text not null default '',  -- '' if none is set
+    -- the newest release and time zone data that applied it
+    yamlsched_version text,
+    tzdata_version    text,
+    host              text,                      -- of the place that applied it, with its path
+    path              text,
+    commit            text,
+    applied_at        timestamptz,
+    retention         jsonb not null default '{}',
+    housekept_at      timestamptz,               -- when retention last ran
+    prune_failing_since timestamptz,             -- since when it could not, until somebody acts
+    prune_error       text,
+    swept_at          timestamptz not null default '-infinity',
+    repairs           bigint not null default 0,
+    constraint file_in_use check ((hash is null) = (applied_at is null))
+);
+
+-- The files that were in use: one that is superseded comes back only when no other place has the
+-- file in use. Remembered for 400 days.
+create table yamlsched.files (
+    namespace     text not null,
+    hash          text not null,
+    environment   text not null,
+    first_used_at timestamptz not null,
+    last_used_at  timestamptz not null,
+    primary key (namespace, hash, environment)
+);
+
+-- The places that sync: a host and the path of its file, as given. A place counts for the file that
+-- it has until expected_until.
+create table yamlsched.hosts (
+    namespace         text not null,
+    host              text not null,
+    path              text not null,
+    is_named          boolean not null,  -- an option or variable names the namespace
+    hash              text,              -- of its latest valid file; null: it never had one
+    environment       text not null,     -- of its latest tick, like the versions
+    yamlsched_version text not null,
+    tzdata_version    text not null,
+    since             timestamptz not null,  -- when it, or the place that it follows, got the file
+    refused_hash      text,              -- of a file that is invalid, or of another environment
+    refused_at        timestamptz,
+    errors            text[],            -- the first ones
+    -- the jobs whose code, program or variables are missing here: {job: {reason, since}}
+    cannot_start      jsonb not null default '{}',
+    first_seen_at     timestamptz not null,
+    seen_at           timestamptz not null,
+    expected_until    timestamptz not null,
+    primary key (host, path, namespace),
+    constraint refused_with_errors check ((refused_at is null) = (errors is null))
 );
 
 
@@ -143,21 +193,6 @@ begin
     using jobs;
 end
 $$;
-
--- Jobs that a place cannot start: a host, and the path of its schedules.yaml. Its workers do not
--- claim their runs. A place is asked only while it ticks, and writes only while something is due.
-create table yamlsched.lacks (
-    definition_id bigint not null references yamlsched.job_definitions (id) on delete cascade,
-    host          text not null,
-    path          text not null,
-    reason        text not null,
-    -- for what requires_env asks: the run is late, and never dead
-    waits         boolean not null,
-    since         timestamptz not null,
-    checked_at    timestamptz not null,
-    primary key (host, path, definition_id)
-);
-create index lacks_of_definition on yamlsched.lacks (definition_id);
 
 
 -- Runs
@@ -493,45 +528,6 @@ create index used_keys_pruned on yamlsched.used_keys (namespace, pruned_at);
 
 
 -- Files, edits and actions
-
--- Which files hosts present, and which were applied. The file in force is the one applied last in
--- its namespace.
-create table yamlsched.schedule_files (
-    id                bigint generated always as identity primary key,
-    namespace         text not null,
-    hash              text not null,   -- sha256 of the bytes
-    environment       text not null,   -- '' if none is set
-    host              text not null,
-    path              text not null,
-    -- --namespace or YAMLSCHED_NAMESPACE set the namespace
-    overrides_namespace boolean not null default false,
-    -- of the tick that applied it last; before that, of the first to present it
-    yamlsched_version text not null,
-    tzdata_version    text not null,   -- likewise
-    host_tzdata_version text not null default '',  -- of this host, when it presented the file last
-    retention         jsonb not null default '{}',
-    first_presented_at timestamptz not null default clock_timestamp(),
-    presented_since_at timestamptz not null default clock_timestamp(),
-    last_presented_at  timestamptz not null default clock_timestamp(),
-    -- how long that counts: longer if ticks are rare
-    presented_for      interval not null default '5 minutes',
-    applied_at        timestamptz,     -- the latest time this host applied it
-    -- since when this host has presented an invalid file after it
-    refused_at        timestamptz,
-    mistakes          integer,         -- the number of its errors
-    errors            text[],          -- the first ones of them
-    housekept_at      timestamptz,     -- when retention last ran, on the file in force
-    prune_failing_since timestamptz,   -- since when it could not, until somebody acts
-    prune_error       text,
-    unique (namespace, hash, environment, host, path),
-    constraint refused_for_mistakes
-        check ((refused_at is null) = (mistakes is null)
-            and (refused_at is not null or errors is null))
-);
-create index schedule_files_in_force on yamlsched.schedule_files (namespace, applied_at desc)
-    where applied_at is not null;
-create index schedule_files_hash on yamlsched.schedule_files (hash);
-create index schedule_files_place on yamlsched.schedule_files (host, path);
 
 -- Each file that was applied, and the jobs that it changed: who changed what, and when. Retention
 -- keeps them.
@@ -2219,21 +2215,13 @@ from yamlsched.edited_jobs c
 join yamlsched.edits e on e.id = c.edit_id
 join yamlsched.job_definitions d on d.id = c.definition_id;
 
--- The file in force in each namespace: the one that was applied last.
-create view yamlsched.files_in_force as
-select distinct on (f.namespace) f.*
-from yamlsched.schedule_files f
-where f.applied_at is not null
-order by f.namespace, f.applied_at desc, f.id desc;
-
--- The latest file of each place, and until when that counts: for 2 hours at most.
-create view yamlsched.presented_files as
-select f.*, f.last_presented_at + least(f.presented_for, interval '2 hours') as presented_until
-from yamlsched.schedule_files f
-where not exists (
-    select from yamlsched.schedule_files g
-    where g.host = f.host and g.path = f.path and g.environment = f.environment
-      and (g.last_presented_at, g.id) > (f.last_presented_at, f.id));
+-- The jobs that places cannot start: their workers do not claim the runs.
+create view yamlsched.cannot_start as
+select h.namespace, d.id as definition_id, h.host, h.path, j.why ->> 'reason' as reason,
+       (j.why ->> 'since')::timestamptz as since
+from yamlsched.hosts h
+cross join jsonb_each(h.cannot_start) as j (job_type, why)
+join yamlsched.job_definitions d on d.namespace = h.namespace and d.job_type = j.job_type;
 
 
 -- What is sent to targets of notifications
@@ -2434,4 +2422,151 @@ as $$
                where n.namespace = t.namespace and n.target = t.name and n.due_at <= now)
                    then t.name end)
     from yamlsched.notify_targets t where t.namespace = of_namespace
+$$;
+
+
+-- What each tick asks
+
+-- Write the row of a place. What was refused is noted until the file is valid.
+create function yamlsched.put_place(tick yamlsched.hosts, is_valid boolean) returns void
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    insert into yamlsched.hosts as h
+        (namespace, host, path, is_named, hash, environment, yamlsched_version, tzdata_version,
+         since, refused_hash, refused_at, errors, first_seen_at, seen_at, expected_until)
+    values (tick.namespace, tick.host, tick.path, tick.is_named, tick.hash, tick.environment,
+            tick.yamlsched_version, tick.tzdata_version, tick.since, tick.refused_hash,
+            tick.refused_at, tick.errors, tick.seen_at, tick.seen_at, tick.expected_until)
+    on conflict (host, path, namespace) do update
+    set is_named = excluded.is_named, hash = excluded.hash, environment = excluded.environment,
+        yamlsched_version = excluded.yamlsched_version, tzdata_version = excluded.tzdata_version,
+        since = excluded.since, seen_at = excluded.seen_at,
+        expected_until = excluded.expected_until,
+        refused_hash = case when not is_valid
+            then coalesce(excluded.refused_hash, h.refused_hash) end,
+        refused_at = case when not is_valid then coalesce(h.refused_at, excluded.refused_at) end,
+        errors = case when not is_valid then coalesce(excluded.errors, h.errors) end
+$$;
+
+-- Write which file a place has, and return what decides about it (sync/in_use.py). `tick` is what a
+-- tick knows of its row, `place` the row before, and `fellow` the other places.
+--
+-- A file is valid if it was read (is_valid), was in use, or another place has it. With any other a
+-- place keeps the one that it had; a new name has the one in use of its path. How long it counts
+-- follows the tick before, of a new name that of its path. other_namespace: an option named that
+-- one for this place, which counts there while it ticks.
+create function yamlsched.report_file(
+    tick yamlsched.hosts, is_valid boolean, by_hand boolean, writes boolean, now timestamptz,
+    out was_in_use boolean, out had_file boolean, out has_file_since timestamptz,
+    out others text[], out other_tzdata text[], out other_namespace text)
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    place  yamlsched.hosts;
+    fellow record;
+    in_use yamlsched.namespaces;
+begin
+    select n.* into in_use from yamlsched.namespaces n where n.namespace = tick.namespace;
+    select h.* into place from yamlsched.hosts h
+    where h.host = tick.host and h.path = tick.path and h.namespace = tick.namespace;
+    select coalesce(bool_or(h.hash = tick.hash), false) as has_file,
+           bool_or(h.hash = in_use.hash and h.path = tick.path) as has_file_in_use,
+           min(h.since) filter (where h.hash = tick.hash and h.expected_until > now) as since,
+           max(h.seen_at) filter (where h.path = tick.path) as seen_at,
+           array_agg(distinct h.hash) filter (where h.expected_until > now) as hashes,
+           array_agg(distinct h.tzdata_version) filter (where h.expected_until > now) as tzdata
+    into fellow from yamlsched.hosts h
+    where h.namespace = tick.namespace and (h.host, h.path) <> (tick.host, tick.path);
+    others := coalesce(array_remove(fellow.hashes, null), '{}');
+    other_tzdata := coalesce(fellow.tzdata, '{}');
+    select h.namespace into other_namespace from yamlsched.hosts h
+    where h.host = tick.host and h.path = tick.path and h.namespace <> tick.namespace
+      and h.is_named and h.expected_until > now and place.host is null
+    order by h.seen_at desc limit 1;
+    was_in_use := exists (
+        select from yamlsched.files f
+        where (f.namespace, f.hash, f.environment) = (tick.namespace, tick.hash, tick.environment));
+    had_file := coalesce(place.hash = tick.hash, false);
+    is_valid := (is_valid or was_in_use or had_file or fellow.has_file)
+        and (in_use.hash is null or in_use.environment = tick.environment);
+    has_file_since := coalesce(
+        case when had_file or not is_valid then place.since else fellow.since end, now);
+    if not writes then
+        return;
+    end if;
+    if other_namespace is not null and not (by_hand and tick.is_named and is_valid) then
+        update yamlsched.hosts h
+        set expected_until = greatest(h.expected_until, now + interval '5 minutes')
+        where h.host = tick.host and h.path = tick.path and h.namespace = other_namespace;
+        return;
+    end if;
+    if tick.errors is not null then
+        tick.refused_hash := tick.hash;
+        tick.refused_at := now;
+    end if;
+    tick.hash := case
+        when is_valid then tick.hash
+        when place.host is not null then place.hash
+        when fellow.has_file_in_use or in_use.path = tick.path then in_use.hash end;
+    tick.since := has_file_since;
+    tick.seen_at := now;
+    tick.expected_until := now + least(interval '2 hours', greatest(interval '5 minutes',
+        case when not by_hand then 2 * (now - coalesce(place.seen_at, fellow.seen_at)) end));
+    if by_hand or place.seen_at = now then       -- it does not end what its ticks have promised
+        tick.expected_until := greatest(tick.expected_until, place.expected_until);
+    end if;
+    perform yamlsched.put_place(tick, is_valid);
+end
+$$;
+
+-- Return what there is to do, if anything. Each is found by index: the scalar subqueries are probes
+-- that no plan can turn into a table scan.
+create function yamlsched.due_work(of_namespace text, now timestamptz,
+    out has_due_jobs boolean, out has_claimable_runs boolean, out has_lost_limits boolean,
+    out messages_due text[])
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    has_due_jobs := coalesce((
+        select true
+        from yamlsched.job_definitions d
+        where d.namespace = of_namespace
+          and d.next_slot_at <= now
+          and (d.overlap <> 'wait' or d.after <> '{}' or (
+              select r.id from yamlsched.job_runs r
+              where r.namespace = d.namespace and r.definition_id = d.id
+                and r.finished_at is null and r.exclusive
+              order by r.priority, r.run_at, r.id limit 1) is null)
+        order by d.next_slot_at limit 1), false);
+    has_claimable_runs := coalesce((
+        select true
+        from yamlsched.queue_levels(of_namespace) e       -- so that the index bounds run_at
+        cross join lateral (
+            select r.id
+            from yamlsched.job_runs r
+            where r.namespace = of_namespace and r.queue = e.queue and r.priority = e.priority
+              and r.blocked_on is null
+              and r.finished_at is null and r.run_at <= now and yamlsched.has_no_worker(r, now)
+            order by r.run_at, r.id limit 1) r
+        limit 1
+    ), (
+        select true
+        from yamlsched.job_runs r
+        where r.namespace = of_namespace and r.blocked_on is not null
+          and r.finished_at is null and r.run_at <= now
+        order by r.namespace, r.blocked_on, r.priority, r.run_at, r.id limit 1
+    ), (
+        select true
+        from yamlsched.permits p
+        where p.namespace = of_namespace
+        order by p.namespace, p.name, p.n limit 1), false);
+    has_lost_limits := coalesce((
+        select true      -- a deletion, or a partial restore: the number is in the file
+        from yamlsched.job_definitions d
+        where d.namespace = of_namespace and d.limit_name is not null and d.retired_at is null
+          and (select g.capacity from yamlsched.gates g
+               where g.namespace = d.namespace and g.name = 'limit/' || d.limit_name) is null
+        order by d.namespace, d.limit_name limit 1), false);
+    messages_due := yamlsched.messages_due(of_namespace, now);
+end
 $$;

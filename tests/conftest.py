@@ -43,7 +43,8 @@ TABLES = [
     "edited_jobs",
     "edits",
     "job_definitions",
-    "schedule_files",
+    "files",
+    "hosts",
     "namespaces",
     "operator_actions",
 ]

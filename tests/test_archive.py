@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from psycopg.types.json import Jsonb
 from support.command_line import Cli, command_line, yamlsched
 from support.database import while_waiting
 from support.project import until
-from support.rows import a_file_row, a_job, a_run, row, value
+from support.rows import a_job, a_place, a_run, row, value
 from yamlsched import db as store
 from yamlsched.act import prune as retention
 from yamlsched.act.prune import ArchiveFailed, FolderArchive, housekeep
@@ -26,7 +27,8 @@ from yamlsched.ask import attention, health
 from yamlsched.extras.doctor import doctor
 from yamlsched.schedule.job import Retention
 from yamlsched.schedule.load import load
-from yamlsched.sync import files as files_rows
+from yamlsched.sync import hosts
+from yamlsched.sync.files import ScheduleFile
 
 Db = psycopg.Connection[Any]
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -452,7 +454,7 @@ def ticked(cli: Cli, db: Db, tmp_path: Path) -> Callable[[], Any]:
     assert cli("tick").code == 0
 
     def tick() -> Any:
-        db.execute("update yamlsched.schedule_files set housekept_at = null")
+        db.execute("update yamlsched.namespaces set housekept_at = null")
         return cli("tick")
 
     return tick
@@ -498,9 +500,9 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     assert [check.level for check in doctor.pruning(now)] == ["fail"]
     metric = 'yamlsched_prune_failing_seconds{namespace="default"} '
     assert float(cli("metrics").out.partition(metric)[2].split()[0]) > 0
-    first = value(db, "select prune_failing_since from yamlsched.schedule_files")
+    first = value(db, "select prune_failing_since from yamlsched.namespaces")
     assert ticked().code == 1
-    assert value(db, "select prune_failing_since from yamlsched.schedule_files") == first
+    assert value(db, "select prune_failing_since from yamlsched.namespaces") == first
 
     (tmp_path / "kept").unlink()
     assert ticked().code == 0
@@ -514,7 +516,7 @@ def test_a_row_of_the_database_never_says_where_something_is_written(
 ) -> None:
     a_succeeded_run(db)
     db.execute(
-        "update yamlsched.schedule_files set retention = retention || %s",
+        "update yamlsched.namespaces set retention = retention || %s",
         [Jsonb({"archive": "elsewhere"})],
     )
 
@@ -529,11 +531,13 @@ def test_a_host_whose_file_names_no_archive_leaves_pruning_to_others(
 ) -> None:
     run = a_succeeded_run(db)
     (tmp_path / "schedules.yaml").write_text(FILE.replace(", archive: kept", ""))
-    # another file is in force, of another host
-    db.execute("update yamlsched.schedule_files set hash = %s", ["0" * 64])
+    # another file is in use, of another host
     db.execute(
-        "update yamlsched.schedule_files set host = 'other', applied_at = now() + interval '1 hour'"
+        "insert into yamlsched.files select namespace, %s, '', now(), now() from yamlsched.namespaces",
+        [hashlib.sha256((tmp_path / "schedules.yaml").read_bytes()).hexdigest()],
     )
+    db.execute("update yamlsched.namespaces set hash = %s", ["0" * 64])
+    a_place(db, in_use=False, hash="0" * 64)
 
     ticked()
 
@@ -544,22 +548,12 @@ def test_a_host_whose_file_names_no_archive_leaves_pruning_to_others(
 def test_with_an_archive_ticks_prune_once_an_hour(
     db: Db, archived: dict[str, str], pauses: int
 ) -> None:
-    a_file_row(db, retention=Jsonb(archived), housekept_at=NOON)
-    presented = {
-        "hash": "a" * 64,
-        "environment": "",
-        "host": "web-1",
-        "path": "/srv/schedules.yaml",
-        "yamlsched_version": "0.1.0",
-        "tzdata_version": "2026a",
-        "namespace_override": None,
-        "by_hand": False,
-        "moves": False,
-    }
+    a_place(db, retention=Jsonb(archived), housekept_at=NOON)
     minute = timedelta(minutes=1)
+    schedule = ScheduleFile(b"", "/srv/schedules.yaml")
 
     def is_due(at: datetime) -> bool:
-        return files_rows.poll_rows(db, presented, at).needs_housekeeping
+        return hosts.poll(db, schedule, at, "default", writes=False).needs_housekeeping
 
     assert not is_due(NOON + (pauses - 1) * minute)
     assert is_due(NOON + pauses * minute)
@@ -569,7 +563,7 @@ def test_with_an_archive_ticks_prune_once_an_hour(
 
 
 def test_prune_writes_to_a_folder_or_to_stdout(cli: Cli, db: Db, tmp_path: Path, dsn: str) -> None:
-    a_file_row(db, retention=Jsonb({}))
+    a_place(db, retention=Jsonb({}))
     job = a_job(db)
     first = ended(db, job, at=datetime(2020, 1, 1, tzinfo=UTC))
 

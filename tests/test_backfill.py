@@ -28,6 +28,7 @@ from support.schedules import (
     prune,
     runs,
     slots,
+    sync_by_hand,
 )
 from yamlsched import db as store
 from yamlsched.act.backfill import BackfillResult, backfill, definition_for
@@ -179,7 +180,7 @@ def test_a_long_range_is_created_in_several_transactions_and_recorded(db: Db) ->
 )
 def test_a_job_without_slots_is_refused(db: Db, job: dict[str, Any] | None, message: str) -> None:
     sync(db, a_file(x=NIGHTLY), NOW - HOUR)
-    sync(db, a_file(**({"x": job} if job is not None else {})), NOW)
+    sync_by_hand(db, a_file(**({"x": job} if job is not None else {})), NOW)
 
     with pytest.raises(Refused, match=message):
         fill(db, "2026-01-14")
@@ -319,7 +320,7 @@ def test_why_explains_what_happens_to_slots_of_a_paused_disabled_or_retired_job(
     db: Db, edit: dict[str, Any] | None, words: str
 ) -> None:
     sync(db, a_file(x=HOURLY), at("2026-01-20 08:30"))
-    sync(db, a_file(**({"x": edit} if edit else {})), at("2026-01-20 08:40"))
+    sync_by_hand(db, a_file(**({"x": edit} if edit else {})), at("2026-01-20 08:40"))
 
     explained = explain(db, "2026-01-20 10:00")
 
@@ -359,7 +360,7 @@ def test_why_reports_that_a_job_is_paused_disabled_or_retired_also_for_slots_tha
     db: Db, edit: dict[str, Any] | None, words: str
 ) -> None:
     for now, job in (("08:30", HOURLY), ("09:00", HOURLY), ("10:40", edit)):
-        sync(db, a_file(**({"x": job} if job else {})), at(f"2026-01-20 {now}"))
+        sync_by_hand(db, a_file(**({"x": job} if job else {})), at(f"2026-01-20 {now}"))
 
     explained = explain(db, "2026-01-20 09:00")
 

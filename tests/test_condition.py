@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from support.command_line import Cli, command_line
 from support.followers import DEAD, HOURLY, World, world
 from support.health import a_healthy_job, reasons
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.extras import web
 
 __all__ = ["world"]
@@ -167,8 +167,9 @@ def test_a_late_job_whose_run_died_names_that_run_and_retry(db: Db, cli: Cli) ->
 
 def cannot_start(db: Db, job: int, host: str) -> None:
     db.execute(
-        "insert into yamlsched.lacks (definition_id, host, path, reason, waits, since, checked_at)"
-        " values (%s, %s, '/srv/schedules.yaml', 'the variable IS_WEB2 is not set', true, now(), now())",
+        "update yamlsched.hosts h set cannot_start = jsonb_build_object(d.job_type, jsonb_build_object("
+        "'reason', 'the variable IS_WEB2 is not set', 'since', now()))"
+        " from yamlsched.job_definitions d where d.id = %s and h.host = %s",
         [job, host],
     )
 
@@ -177,15 +178,14 @@ def cannot_start(db: Db, job: int, host: str) -> None:
 def a_job_of_web2(db: Db) -> int:
     """A job with a due run that web-2 could start, which ticked last 22 minutes ago; four other hosts cannot."""
     now = datetime.now(UTC)
-    a_file_row(
+    a_place(
         db,
         host="web-2",
-        last_presented_at=now - timedelta(minutes=22),
-        presented_for=timedelta(minutes=5),
+        seen_at=now - timedelta(minutes=22),
     )
     job = a_job(db, "export", next_slot_at=now + HOUR, created_at=now - 9 * HOUR)
     for nth, host in enumerate(("web-1", "web-3", "web-4", "web-5")):
-        a_file_row(db, host=host, applied_at=None if nth else "(now())")
+        a_place(db, host=host, in_use=nth == 0)
         cannot_start(db, job, host)
     a_run(db, job, run_at=now - timedelta(minutes=5))
     return job

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.schedules import HOUR, MINUTE, a_file, at, runs
+from support.schedules import HOUR, MINUTE, a_file, at, runs, sync_by_hand
 from yamlsched.ask import edits as operations
 from yamlsched.sync import converge
 from yamlsched.sync.files import ScheduleFile
@@ -23,7 +23,7 @@ HOURLY = {"cron": "0 * * * *"}
 
 
 def apply(db: Db, file: ScheduleFile, now: datetime = NOON) -> None:
-    result = sync(db, file, now, at_once=True)
+    result = sync_by_hand(db, file, now)
     assert result.changes is not None, result.messages
 
 
@@ -83,7 +83,7 @@ def test_each_change_of_a_job_is_on_record_field_by_field(db: Db) -> None:
 def test_a_file_that_is_applied_again_is_no_edit_and_one_that_changes_no_job_is(db: Db) -> None:
     apply(db, a_file(x=HOURLY))
     for host in ("web-1", "web-2"):
-        assert sync(db, a_file(host, x=HOURLY), NOON + MINUTE, at_once=True).changes is None
+        assert sync_by_hand(db, a_file(host, x=HOURLY), NOON + MINUTE).changes is None
     assert len(edits(db)) == 1
 
     apply(db, a_file(x=HOURLY, top="# a comment"), NOON + 2 * MINUTE)
@@ -222,7 +222,7 @@ def test_a_sync_that_fails_leaves_no_edit(db: Db, monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any) -> None:
         raise psycopg.errors.LockNotAvailable("test")
 
-    monkeypatch.setattr("yamlsched.sync.apply.files.mark_applied", fail)
+    monkeypatch.setattr("yamlsched.sync.apply.hosts.use", fail)
     record = converge.insert_edit
 
     result = sync(db, a_file(x=HOURLY), NOON)
@@ -255,7 +255,7 @@ def test_of_two_syncs_of_one_file_at_once_one_records_the_edit(
     with db.transaction():
         db.execute("select from yamlsched.namespaces for update")
         threads = [
-            threading.Thread(target=lambda c=c: results.append(sync(c, file, NOON, at_once=True)))
+            threading.Thread(target=lambda c=c: results.append(sync_by_hand(c, file, NOON)))
             for c in others
         ]
         for thread in threads:
@@ -282,22 +282,22 @@ def test_what_the_old_definition_still_owed_belongs_to_the_edit_before(db: Db) -
 
     # then its run was created under the definition before, and the next one under the new one
     found = db.execute("select created_at, job_type from yamlsched.job_runs order by id").fetchall()
-    in_force = [operations.in_force(db, "default", run.created_at, run.job_type) for run in found]
-    assert [one and one.file.hash for one in in_force] == [first.sha256, second.sha256]
-    assert [one and one.job and one.job.hash for one in in_force] == [first.sha256, second.sha256]
+    in_use = [operations.in_use(db, "default", run.created_at, run.job_type) for run in found]
+    assert [one and one.file.hash for one in in_use] == [first.sha256, second.sha256]
+    assert [one and one.job and one.job.hash for one in in_use] == [first.sha256, second.sha256]
 
 
-def test_the_edit_in_force_and_the_last_one_of_the_job_are_two_things(db: Db) -> None:
-    assert operations.in_force(db, "default") is None
+def test_the_edit_in_use_and_the_last_one_of_the_job_are_two_things(db: Db) -> None:
+    assert operations.in_use(db, "default") is None
     apply(db, a_file(x=HOURLY))
     apply(db, a_file(x=HOURLY, y=HOURLY), NOON + HOUR)
 
-    now = operations.in_force(db, "default", None, "x")
+    now = operations.in_use(db, "default", None, "x")
     assert now is not None
     assert now.job is not None
     assert (now.file.applied_at, now.job.applied_at) == (NOON + HOUR, NOON)
-    assert operations.in_force(db, "default", NOON) is None
-    assert operations.in_force(db, "other") is None
+    assert operations.in_use(db, "default", NOON) is None
+    assert operations.in_use(db, "other") is None
 
 
 def test_edits_are_listed_newest_first_by_time_job_and_page(db: Db) -> None:
@@ -324,10 +324,10 @@ def test_a_new_release_that_reads_the_same_file_differently_is_an_edit(db: Db) -
     # given a file that an older release applied, with another value for a key
     file = a_file(x=HOURLY)
     apply(db, file)
-    db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
+    db.execute("update yamlsched.namespaces set yamlsched_version = '0.0.1'")
     sync(db, file, NOON + MINUTE)
     assert len(edits(db)) == 1  # nothing differs
-    db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
+    db.execute("update yamlsched.namespaces set yamlsched_version = '0.0.1'")
     db.execute("update yamlsched.job_definitions set lease = '3 minutes'")
 
     # when this release applies it again
@@ -359,9 +359,9 @@ def test_namespaces_have_edits_of_their_own(db: Db) -> None:
     [other] = operations.edits(db, "other", job_type="x")
     [group] = operations.changes(db, [other], job_type="x")[other.id]
     assert (group.change, group.first, other.before) == ("added", ["x"], None)
-    in_force = operations.in_force(db, "default", None, "x")
-    assert in_force is not None
-    assert in_force.file.applied_at == NOON
+    in_use = operations.in_use(db, "default", None, "x")
+    assert in_use is not None
+    assert in_use.file.applied_at == NOON
 
 
 def test_the_same_edit_is_recorded_for_thousands_of_jobs_in_one_statement(

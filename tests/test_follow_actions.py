@@ -12,7 +12,7 @@ import pytest
 
 from support.followers import DEAD, HOURLY, Db, World, world
 from support.rows import a_job
-from support.schedules import HOUR, MINUTE, a_file, at, gaps, prune
+from support.schedules import HOUR, MINUTE, a_file, at, gaps, prune, sync_by_hand
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
 from yamlsched.ask import report, report_document, search, why
@@ -311,7 +311,7 @@ def test_a_backfill_downstream_creates_no_run_where_an_upstream_has_none_and_nam
         "report": {"after": ["load"]},
         "both": {"after": ["extract", "apart"], **daily},
     }
-    sync(db, a_file(top=top, **jobs), at("2026-01-11 12:00"), at_once=True)
+    sync_by_hand(db, a_file(top=top, **jobs), at("2026-01-11 12:00"))
     world.now = at("2026-01-15 12:00")
     first, last = at("2026-01-12 00:00"), at("2026-01-14 23:59")
     one = at("2026-01-12 02:00")

@@ -193,7 +193,7 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
 ) -> None:
     db.execute(
         "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits, "
-        "yamlsched.schedule_files cascade"
+        "yamlsched.files, yamlsched.hosts, yamlsched.namespaces cascade"
     )
     world.held.clear()
     world.now = start = at("2026-01-14 01:30")

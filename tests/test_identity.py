@@ -13,7 +13,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from support.command_line import Cli, command_line
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched import db as store
 from yamlsched.extras import embedded
 from yamlsched.extras.doctor import server as doctor_server
@@ -57,7 +57,7 @@ def test_there_is_at_most_one_identity(db: Db) -> None:
 
 
 def test_the_verb_shows_it_and_a_new_one_is_recorded(db: Db, cli: Cli) -> None:
-    a_file_row(db)
+    a_place(db)
     before = the_identity(db)
     assert cli("db", "identity") == (0, f"{before}\n", "")
 
@@ -117,7 +117,7 @@ def test_the_doctor_finds_a_database_without_identity_and_migrate_fixes_it(
 
     assert (found.level, found.remedy.split(",")[0]) == ("fail", "yamlsched db identity --new")
     assert (result.code, "yamlsched db identity --new" in result.err) == (1, True)
-    a_file_row(db)
+    a_place(db)
     assert cli("db", "identity", "--new").code == 0
     assert doctor_server.tables(db).level == "ok"
 

@@ -39,8 +39,10 @@ ENDS = re.compile(
 )
 """What differs between two ticks of the same state."""
 TABLES = """
-select (select array_agg((f.hash, f.environment, f.applied_at is not null, f.mistakes)::text
-        order by f.hash, f.environment) from yamlsched.schedule_files f),
+select (select array_agg((h.hash, h.environment, h.refused_hash)::text
+        order by h.host, h.path, h.namespace) from yamlsched.hosts h),
+       (select array_agg((n.namespace, n.hash, n.environment)::text order by n.namespace)
+        from yamlsched.namespaces n),
        (select array_agg((r.job_type, r.status)::text order by r.job_type, r.status)
         from yamlsched.job_runs r),
        (select count(*) from yamlsched.skipped_slots),
@@ -66,7 +68,7 @@ def _remove(file: Path) -> None:
 
 ENQUEUE = "select yamlsched.enqueue('asked')"
 DUE = "update yamlsched.job_definitions set next_slot_at = '2026-01-01' where job_type = 'yearly'"
-FILES = "update yamlsched.schedule_files"
+IN_USE = "update yamlsched.namespaces"
 STATES = {
     "nothing due": State(is_idle=True),
     "plain options": State(
@@ -109,9 +111,9 @@ STATES = {
     "another namespace": State(words=("--namespace", "other")),
     "an invalid DSN": State(words=("--dsn", "host=")),
     "no server": State(words=("--dsn", "host=/nowhere port=1")),
-    "housekeeping is due": State(sql=f"{FILES} set housekept_at = now() - interval '1 day'"),
-    "applied by an older yamlsched": State(sql=f"{FILES} set yamlsched_version = '0.0.1'"),
-    "applied with other time zone data": State(sql=f"{FILES} set tzdata_version = '2020a'"),
+    "housekeeping is due": State(sql=f"{IN_USE} set housekept_at = now() - interval '1 day'"),
+    "applied by an older yamlsched": State(sql=f"{IN_USE} set yamlsched_version = '0.0.1'"),
+    "applied with other time zone data": State(sql=f"{IN_USE} set tzdata_version = '2020a'"),
     "a changed migration": State(sql="update yamlsched.migrations set checksum = 'x'"),
     "newer tables": State(
         sql="insert into yamlsched.migrations (version, name, checksum, oldest_supported)"
@@ -215,7 +217,7 @@ def test_what_an_idle_tick_may_have_to_tell_others_is_left_to_the_command_line(
 def test_an_idle_tick_notes_that_its_host_has_the_file_and_waits_for_no_lock(
     place: psycopg.Connection[Any],
 ) -> None:
-    last = "select max(last_presented_at) from yamlsched.schedule_files"
+    last = "select max(seen_at) from yamlsched.hosts"
     [before] = place.execute(last).fetchone() or ()
     place.commit()
 
@@ -223,7 +225,7 @@ def test_an_idle_tick_notes_that_its_host_has_the_file_and_waits_for_no_lock(
 
     [after] = place.execute(last).fetchone() or ()
     assert after > before
-    place.execute("lock yamlsched.schedule_files")
+    place.execute("lock yamlsched.hosts")
     assert not idle.finds_nothing(["tick"])
 
 

@@ -16,10 +16,9 @@ from test_gates import Worker
 from support.command_line import Cli, command_line
 from support.health import of_metrics, reasons, the_job
 from support.rows import a_job, a_run, row, value
-from support.schedules import a_file
+from support.schedules import a_file, sync_by_hand
 from yamlsched.act import pause as pauses
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status, released
-from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -107,7 +106,7 @@ def test_the_run_of_a_slot_that_waited_for_another_counts_from_the_end_of_that_o
     # given an hourly job whose last run took three hours
     start = ago(4 * 60)
     job_of = {"cron": "0 * * * *", "overlap": "wait"}
-    sync(db, a_file(purge=job_of), start, at_once=True)
+    sync_by_hand(db, a_file(purge=job_of), start)
     job = value(db, "select id from yamlsched.job_definitions")
     slot = value(db, "select next_slot_at from yamlsched.job_definitions")
     ended = slot + 3 * HOUR + MINUTE
@@ -119,7 +118,7 @@ def test_the_run_of_a_slot_that_waited_for_another_counts_from_the_end_of_that_o
         " next_slot_at = next_slot_at + interval '1 hour'"
     )
 
-    sync(db, a_file(purge=job_of), ended + MINUTE, at_once=True)
+    sync_by_hand(db, a_file(purge=job_of), ended + MINUTE)
 
     created = db.execute(
         "select scheduled_for, late_at from yamlsched.job_runs where finished_at is null"
@@ -201,18 +200,17 @@ def test_a_claim_that_is_returned_unstarted_has_not_begun(
 
 def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
     start = ago(60)
-    sync(db, a_file(purge={"cron": "0 0 1 1 *"}), start, at_once=True)
+    sync_by_hand(db, a_file(purge={"cron": "0 0 1 1 *"}), start)
     job = value(db, "select id from yamlsched.job_definitions")
     due(db, job, 50, exclusive=True)
     waiting = due(db, job, 45, exclusive=True)
     assert len(worker.claim(now=ago(40))) == 1
     assert row(db, waiting).blocked_on == f"job/{job}"
 
-    sync(
+    sync_by_hand(
         db,
         a_file(purge={"cron": "0 0 1 1 *", "overlap": "allow"}),
         (edited := ago(5)),
-        at_once=True,
     )
 
     late_at = edited + timedelta(minutes=15)

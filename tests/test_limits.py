@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from support.claiming import WRONGLY_BLOCKED
 from support.project import a_project
-from support.rows import a_job, a_run, row, value
+from support.rows import a_job, a_place, a_run, row, value
 from support.schedules import a_file
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
@@ -366,14 +366,11 @@ def test_a_job_that_a_host_cannot_start_holds_up_no_other_job(db: Db, worker: Wo
         a_job(db, "lacked", limit_name="warehouse"),
         a_job(db, "job", limit_name="warehouse"),
     )
+    a_place(db)
     held, waits, next_ = due(db, job), due(db, lacked, 1), due(db, job, 2)
     [first] = worker.claim()
     assert worker.claim() == []
-    db.execute(
-        "insert into yamlsched.lacks (definition_id, host, path, reason, waits, since, checked_at) "
-        "values (%s, 'web-1', '/srv/schedules.yaml', 'no module', false, now(), now())",
-        [lacked],
-    )
+    db.execute('update yamlsched.hosts set cannot_start = \'{"lacked": {"reason": "no module"}}\'')
 
     worker.finish(first)
     assert (first.id, blocked(db, waits, next_)) == (held, [OPEN, LIMIT])

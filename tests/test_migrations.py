@@ -77,7 +77,7 @@ def test_the_schema_is_version_1_and_each_numbered_file_makes_the_next(
 
 
 def rows(db: Db) -> list[Any]:
-    """Return the rows that verbs change; that a host presents a file is recorded even if it can do nothing else."""
+    """Return the rows that verbs change; that a place ticked is recorded even if it can do nothing else."""
     tables = ("job_definitions", "job_runs", "operator_actions", "edits", "migrations")
     return [db.execute(f"select * from yamlsched.{table}".encode()).fetchall() for table in tables]
 

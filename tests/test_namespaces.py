@@ -14,11 +14,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from support import schedules
 from support.command_line import Cli, command_line
-from support.rows import a_file_row, a_job, a_run
-from support.schedules import MINUTE, a_bad_file, a_file, at, runs
-from yamlsched.sync.files import ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll
-from yamlsched.sync.flow import sync
+from support.rows import a_job, a_place, a_run
+from support.schedules import MINUTE, a_bad_file, a_file, at, runs, sync_by_hand
+from yamlsched.sync.files import ScheduleFile, SyncResult
+from yamlsched.sync.in_use import Verdict
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -32,20 +33,17 @@ jobs:
 
 
 def on(host: str, namespace: str | None = None, **more: Any) -> ScheduleFile:
-    """Build the file that all hosts have, as a host presents it."""
+    """Build the file that all hosts have, as it is on a host."""
     file = a_file(host, x=JOB, **more)
     return replace(file, namespace_override=namespace)
 
 
 def tick(db: Db, file: ScheduleFile, minute: int = 0) -> SyncResult:
-    snapshot = poll(db, file, NOON + minute * MINUTE)
-    if not needs_sync(snapshot, file):
-        return SyncResult(snapshot.namespace, Verdict.CURRENT)
-    return sync(db, file, NOON + minute * MINUTE, snapshot=snapshot)
+    return schedules.tick(db, file, NOON + minute * MINUTE)
 
 
 def by_hand(db: Db, file: ScheduleFile, minute: int) -> SyncResult:
-    return sync(db, replace(file, by_hand=True), NOON + minute * MINUTE, at_once=True)
+    return sync_by_hand(db, file, NOON + minute * MINUTE)
 
 
 def namespaces(db: Db) -> list[str]:
@@ -65,17 +63,22 @@ def test_hosts_with_one_file_have_jobs_of_their_own(db: Db) -> None:
 
     assert namespaces(db) == ["web1", "web2"]
     assert len(runs(db)) == 2  # one of each: the second waits for the first
-    assert is_current(poll(db, on("web1", "web1"), NOON + 3 * MINUTE), on("web1", "web1"))
 
 
 @pytest.mark.parametrize("other", [None, "web2"])
-def test_a_tick_with_another_namespace_than_before_does_nothing(db: Db, other: str | None) -> None:
-    # given a host that ticks for its namespace, and another one that the file was applied to
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_tick_whose_place_counts_in_a_namespace_that_an_option_names_does_nothing_in_another(
+    db: Db, other: str | None, is_known: bool
+) -> None:
+    # given a place that ticks for its namespace, and another one that the file was applied to, or not
     tick(db, on("web1", "web1"))
-    tick(db, on("else", other))
+    if is_known:
+        tick(db, on("else", other))
+    before = namespaces(db)
 
     # when it ticks without the option, or with another name
-    result = tick(db, on("web1", other), 2)
+    for minute in (1, 2):
+        result = tick(db, on("web1", other), minute)
 
     # then nothing is scheduled or claimed for either namespace, and the message says why
     assert (result.verdict, result.may_claim, result.has_findings) == (
@@ -83,34 +86,52 @@ def test_a_tick_with_another_namespace_than_before_does_nothing(db: Db, other: s
         False,
         True,
     )
-    assert f'for namespace "web1" before, and now for "{other or "default"}"' in result.messages[0]
-    assert runs(db) == []
+    assert f'for namespace "web1", and now for "{other or "default"}"' in result.messages[0]
+    assert (runs(db), namespaces(db)) == ([], before)
 
     # and the next tick of its own namespace continues
     result = tick(db, on("web1", "web1"), 3)
     assert (result.may_claim, result.has_findings, len(runs(db))) == (True, False, 1)
 
 
-@pytest.mark.parametrize("other", [None, "web2"])
-def test_another_namespace_is_refused_before_the_file_was_ever_applied_to_it(
-    db: Db, other: str | None
-) -> None:
+def test_a_place_that_has_stopped_may_start_in_another_namespace(db: Db) -> None:
     tick(db, on("web1", "web1"))
 
-    for minute in (1, 2):
-        result = tick(db, on("web1", other), minute)
-        assert (result.verdict, result.has_findings) == (Verdict.OTHER_NAMESPACE, True)
-
-    assert namespaces(db) == ["web1"]
+    assert tick(db, on("web1", "web2"), 5).verdict is Verdict.APPLY
 
 
-def test_a_host_whose_namespace_was_the_files_is_not_switched_by_an_option(db: Db) -> None:
+@pytest.mark.parametrize("other", [None, "web2"])
+def test_an_option_that_is_lost_is_refused_for_as_long_as_the_place_ticks(
+    db: Db, other: str | None
+) -> None:
+    tick(db, on("else", other))
+    tick(db, on("web1", "web1"))
+
+    for minute in range(1, 60):
+        assert tick(db, on("web1", other), minute).verdict is Verdict.OTHER_NAMESPACE
+
+    assert namespaces(db) == sorted({other or "default", "web1"})
+
+
+def test_a_place_whose_namespace_was_the_files_may_get_an_option(db: Db) -> None:
     tick(db, on("web1"))
 
-    result = tick(db, on("web1", "web1"), 1)
+    assert tick(db, on("web1", "web1"), 1).verdict is Verdict.APPLY
+    assert namespaces(db) == ["default", "web1"]
 
-    assert result.verdict is Verdict.OTHER_NAMESPACE
-    assert namespaces(db) == ["default"]
+
+def test_two_crontab_lines_of_one_file_have_a_namespace_each_once_an_operator_has_decided(
+    db: Db,
+) -> None:
+    tick(db, on("web1", "a"))
+    assert tick(db, on("web1", "b"), 1).verdict is Verdict.OTHER_NAMESPACE
+
+    by_hand(db, on("web1", "b"), 1)
+
+    # then both tick, also after both have stopped for a night
+    for minute in (2, 3, 1_000, 1_001):
+        assert tick(db, on("web1", "a"), minute).has_findings is False
+        assert tick(db, on("web1", "b"), minute).has_findings is False
 
 
 def test_the_guard_holds_while_the_file_is_invalid(db: Db) -> None:
@@ -130,7 +151,7 @@ def test_an_invalid_file_is_reported_in_the_namespace_of_the_option(db: Db) -> N
 
     assert (result.namespace, result.may_claim, result.has_findings) == ("web1", True, True)
     row: Any = db.execute(
-        "select namespace, mistakes from yamlsched.schedule_files where mistakes > 0"
+        "select namespace, cardinality(errors) from yamlsched.hosts where refused_at is not null"
     ).fetchone()
     assert row == ("web1", 1)
     assert len(runs(db)) == 1
@@ -157,28 +178,37 @@ def test_a_new_host_without_the_option_uses_the_namespace_of_the_file(db: Db) ->
     assert namespaces(db) == ["default", "web1", "web2"]
 
 
-def test_sync_by_hand_moves_a_host_and_says_so(db: Db) -> None:
-    tick(db, on("web1", "web1"))
+def test_sync_by_hand_with_the_option_moves_a_place_from_the_namespace_of_its_file(
+    db: Db,
+) -> None:
+    tick(db, on("web1"))
+    tick(db, on("else"))
 
-    moved = by_hand(db, on("web1", "web2"), 1)
+    moved = by_hand(db, on("web1", "web1"), 1)
 
-    assert moved.namespace == "web2"
-    assert (
-        'for namespace "web1" until now, and presents it for "web2" from now on'
-        in moved.messages[0]
-    )
-    assert len(moved.messages) == 1
-    assert moved.has_findings is False
-    assert tick(db, on("web1", "web2"), 2).has_findings is False
-    assert tick(db, on("web1", "web1"), 3).verdict is Verdict.OTHER_NAMESPACE
+    assert (moved.namespace, moved.has_findings, len(moved.messages)) == ("web1", False, 1)
+    assert 'now belongs to namespace "web1" (was "default")' in moved.messages[0]
+    assert "Add --namespace web1 to its crontab line" in moved.messages[0]
+    assert tick(db, on("web1"), 2).verdict is Verdict.OTHER_NAMESPACE
+    assert tick(db, on("web1", "web1"), 3).has_findings is False
 
-    # and back, to a file that is in force there
-    back = by_hand(db, on("web1", "web1"), 4)
-    assert 'for namespace "web2" until now' in back.messages[0]
-    assert tick(db, on("web1", "web1"), 5).has_findings is False
+    # and back, without its option
+    assert by_hand(db, on("web1", "default"), 4).has_findings is False
+    for minute in (5, 6):
+        assert tick(db, on("web1"), minute).has_findings is False
 
 
-def test_sync_by_hand_without_the_option_does_not_move_a_host(db: Db) -> None:
+def test_sync_by_hand_of_an_invalid_file_moves_nothing(db: Db) -> None:
+    tick(db, on("web1"))
+    invalid = replace(a_bad_file("web1"), namespace_override="web1")
+
+    result = by_hand(db, invalid, 1)
+
+    assert (result.verdict, result.has_findings) == (None, True)
+    assert tick(db, on("web1"), 2).may_claim
+
+
+def test_sync_by_hand_without_the_option_does_not_move_a_place(db: Db) -> None:
     tick(db, on("web1", "web1"))
     tick(db, on("else"))
 
@@ -190,11 +220,6 @@ def test_sync_by_hand_without_the_option_does_not_move_a_host(db: Db) -> None:
             0,
         )
     assert tick(db, on("web1", "web1"), 2).may_claim
-
-    # but naming the namespace of the file does, and then the option can be left out
-    assert by_hand(db, on("web1", "default"), 3).has_findings is False
-    for minute in (4, 5):
-        assert tick(db, on("web1"), minute).has_findings is False
 
 
 def test_the_option_may_name_the_namespace_of_the_file(db: Db) -> None:
@@ -215,7 +240,7 @@ def test_the_environments_of_a_host_may_have_namespaces_of_their_own(db: Db) -> 
     production = on("web1", "web1", environment="production", top=ENVIRONMENTS)
     tick(db, production)
 
-    # the first time, this is a switch like any other
+    # the first time, an operator decides
     assert tick(db, staging, 1).verdict is Verdict.OTHER_NAMESPACE
     by_hand(db, staging, 2)
 
@@ -248,7 +273,9 @@ def test_the_option_precedes_the_variable_which_precedes_the_file(
 
     refused = cli("tick", "--namespace", "web2")
     assert refused.code == 1
-    assert '"yamlsched sync --namespace web2" moves this host to namespace "web2"' in refused.err
+    assert (
+        '"yamlsched sync --namespace web2" decides that this host uses it for "web2"' in refused.err
+    )
     for words in (("sync", "--namespace", "web2"), ("--namespace", "web2", "sync")):
         assert cli(*words).code == 0
     assert namespaces(db) == ["web1", "web2"]
@@ -256,13 +283,11 @@ def test_the_option_precedes_the_variable_which_precedes_the_file(
     monkeypatch.delenv("YAMLSCHED_NAMESPACE")
     refused = cli("tick")
     assert refused.code == 1
-    assert (
-        '"yamlsched sync --namespace default" moves this host to namespace "default"' in refused.err
-    )
+    assert '"yamlsched sync --namespace default" decides that this host uses it' in refused.err
     assert namespaces(db) == ["web1", "web2"]
     for verb in (("work",), ("work", "--loop")):
         done = cli(*verb)
-        assert (done.code, "is not applied: this host presented it" in done.err) == (1, True)
+        assert (done.code, "is not applied: until now this host used it" in done.err) == (1, True)
         assert "sync first" not in done.err.replace('"', "")
 
 
@@ -335,7 +360,7 @@ def test_a_name_that_cannot_be_a_namespace_is_a_usage_error_that_says_what_to_pa
         assert cli("tick").code == 2
 
 
-def test_other_verbs_use_the_namespace_for_which_this_host_presents_its_file(
+def test_other_verbs_use_the_namespace_that_an_option_names_for_the_file_of_this_host(
     cli: Cli, db: Db
 ) -> None:
     assert cli("tick", "--namespace", "web1").code == 0
@@ -373,8 +398,8 @@ def test_plan_shows_the_namespace_of_the_option_and_a_switch(cli: Cli) -> None:
 
 def sound(db: Db, namespace: str, **tick: Any) -> int:
     """Insert a namespace with one job, which a host of that name ticks for."""
-    row = {"last_presented_at": datetime.now(UTC) - timedelta(seconds=30), **tick}
-    a_file_row(db, namespace=namespace, host=namespace, overrides_namespace=True, **row)
+    row = {"seen_at": datetime.now(UTC) - timedelta(seconds=30), **tick}
+    a_place(db, namespace=namespace, host=namespace, is_named=True, **row)
     return a_job(db, "rotate", namespace=namespace, schedule=None, next_slot_at=None)
 
 
@@ -384,8 +409,8 @@ def test_status_shows_all_namespaces_the_worst_first(cli: Cli, db: Db) -> None:
     failing = sound(db, "web2")
     for _ in range(2):
         a_run(db, failing, "dead")
-    sound(db, "web3", last_presented_at=datetime.now(UTC) - timedelta(hours=7))
-    retired = sound(db, "web4", last_presented_at=datetime.now(UTC) - timedelta(hours=7))
+    sound(db, "web3", seen_at=datetime.now(UTC) - timedelta(hours=7))
+    retired = sound(db, "web4", seen_at=datetime.now(UTC) - timedelta(hours=7))
     db.execute("update yamlsched.job_definitions set retired_at = now() where id = %s", [retired])
 
     # when
@@ -447,14 +472,18 @@ def test_all_namespaces_are_shown_on_a_host_with_a_namespace_and_without_a_file(
 def test_a_host_that_is_gone_is_retired_by_an_empty_file(cli: Cli, db: Db, tmp_path: Path) -> None:
     # given a host that ticked, and was removed with a run that is due
     tick(db, on("web1", "web1"))
-    db.execute("update yamlsched.schedule_files set last_presented_at = now() - interval '1 day'")
+    db.execute(
+        "update yamlsched.hosts set seen_at = now() - interval '1 day', expected_until = now()"
+    )
     assert cli("status", "--all-namespaces", "--check").code == 1
 
     # when
     (tmp_path / "empty.yaml").write_text("version: 1\njobs: {}\n")
     assert cli("sync", "--namespace", "web1", "--file", "empty.yaml").code == 0
     assert cli("cancel", "--namespace", "web1", "--status", "queued", "--yes").code in (0, 1)
-    db.execute("update yamlsched.schedule_files set last_presented_at = now() - interval '1 day'")
+    db.execute(
+        "update yamlsched.hosts set seen_at = now() - interval '1 day', expected_until = now()"
+    )
 
     # then
     assert cli("status", "--all-namespaces", "--check") == (0, "ok: 0 namespaces, 0 jobs\n", "")

@@ -23,7 +23,7 @@ from support.health import (
     reasons,
     the_job,
 )
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.ask import attention, health
 from yamlsched.ask.attention import Thresholds
 from yamlsched.extras.doctor import doctor
@@ -173,106 +173,63 @@ def test_only_the_oldest_ten_effects_in_doubt_are_named_but_all_are_counted(
 
 
 def test_a_missing_and_an_old_tick_are_problems(db: Db) -> None:
-    assert reasons(db) == ['no tick has ever presented a schedule for namespace "default"']
+    assert reasons(db) == ['there has been no tick in namespace "default"']
 
-    a_file_row(db, last_presented_at=datetime.now(UTC) - timedelta(hours=7))
+    a_place(db, seen_at=datetime.now(UTC) - timedelta(hours=7))
 
     assert reasons(db) == ["no tick for 7h, the last came from web-1"]
 
 
 def test_a_different_file_is_a_problem_after_the_time_of_a_rolling_deployment(db: Db) -> None:
-    # given a host that has presented the old file for days when another one was applied
+    # given a host that has had the old file for days when another one was applied
     now = datetime.now(UTC)
-    newer = a_file_row(db, applied_at=now - timedelta(minutes=9))
-    a_file_row(
-        db,
-        hash="b" * 64,
-        host="web-2",
-        applied_at=now - timedelta(days=9),
-        presented_since_at=now - timedelta(days=9),
-    )
+    a_place(db, applied_at=now - timedelta(minutes=9))
+    a_place(db, in_use=False, hash="b" * 64, host="web-2", since=now - timedelta(days=9))
     assert (reasons(db), of_metrics(db, "yamlsched_other_files")) == ([], 0)
 
-    db.execute(
-        "update yamlsched.schedule_files set applied_at = %s where id = %s", [now - 3 * HOUR, newer]
-    )
+    db.execute("update yamlsched.namespaces set applied_at = %s", [now - 3 * HOUR])
 
     [reason] = reasons(db)
     assert reason == (
-        "web-2:/srv/schedules.yaml has presented another file (bbbbbbbb) for 3h; "
-        "in force is aaaaaaaa of web-1:/srv/schedules.yaml"
+        "web-2:/srv/schedules.yaml has had another file (bbbbbbbb) for 3h; "
+        "in use is aaaaaaaa of web-1:/srv/schedules.yaml"
     )
     assert of_metrics(db, "yamlsched_other_files") == 1
 
 
-def test_earlier_files_of_a_host_are_not_a_problem(db: Db) -> None:
+def test_status_shows_a_file_that_is_not_in_use_at_once(db: Db, cli: Cli) -> None:
     now = datetime.now(UTC)
-    minute = timedelta(minutes=1)
-    a_file_row(
-        db,
-        hash="b" * 64,
-        applied_at=now - timedelta(days=9),
-        presented_since_at=now - timedelta(days=9),
-        last_presented_at=now - minute,
-    )
-    a_file_row(db, applied_at=now - timedelta(days=1))
-
-    assert reasons(db) == []
-    assert [file.hash[0] for file in health.read(db, "default", HOUR).files] == ["a"]
-
-
-def test_status_shows_a_file_that_is_held_back_at_once(db: Db, cli: Cli) -> None:
-    now = datetime.now(UTC)
-    a_file_row(db, applied_at=now - HOUR)
+    a_place(db, applied_at=now - HOUR)
     since = now - timedelta(minutes=1)
-    a_file_row(db, hash="b" * 64, host="web-2", applied_at=now - 2 * HOUR, presented_since_at=since)
+    a_place(db, in_use=False, hash="b" * 64, host="web-2", since=since)
 
-    shown = f"bbbbbbbb is presented by web-2:/srv/schedules.yaml since {since:%Y-%m-%dT%H:%M:%SZ}"
-    assert f"{shown}, and is not in force\n" in cli("status").out
+    shown = f"web-2:/srv/schedules.yaml has bbbbbbbb since {since:%Y-%m-%dT%H:%M:%SZ}"
+    assert f"{shown}, which is not in use\n" in cli("status").out
     assert reasons(db) == []
-    [file] = json.loads(cli("status", "--format", "json").out)["files_not_in_force"]
+    [file] = json.loads(cli("status", "--format", "json").out)["files_not_in_use"]
     assert file["hash"] == "b" * 64
 
 
 def test_status_and_doctor_show_a_host_of_another_environment(db: Db, cli: Cli) -> None:
     now = datetime.now(UTC)
-    a_file_row(db, environment="production", applied_at=now - HOUR)
-    a_file_row(
-        db, environment="staging", host="web-2", applied_at=None, presented_since_at=now - HOUR
+    a_place(db, environment="production", applied_at=now - HOUR)
+    why = "/srv/schedules.yaml is not applied: its namespace belongs to environment"
+    a_place(
+        db,
+        in_use=False,
+        environment="staging",
+        host="web-2",
+        refused_at=now - HOUR,
+        errors=[f'{why} "production"'],
     )
 
-    shown = 'aaaaaaaa is presented by web-2:/srv/schedules.yaml for environment "staging", but the namespace belongs'
-    assert f'{shown} to environment "production": not applied\n' in cli("status").out
+    shown = "web-2:/srv/schedules.yaml is not applied: its namespace belongs to environment"
+    assert f'{shown} "production", since ' in cli("status").out
     [problem] = attention.problems(health.read(db, "default", HOUR), Thresholds())
-    assert problem.what.endswith(
-        'for environment "staging" for 1h, but the namespace belongs to environment "production"'
-    )
+    assert problem.what.startswith(shown)
+    assert problem.remedy.startswith("correct --env")
     [check, _] = doctor.files(health.read(db, "default", HOUR), "2026a", "a" * 64, True, "staging")
     assert (check.level, check.what[:38]) == ("warn", 'the namespace belongs to environment "')
-
-
-def test_two_environments_of_one_host_do_not_hide_each_others_files(db: Db) -> None:
-    # given a host with a refused file of production, which presents a file of staging a moment later
-    now = datetime.now(UTC)
-    since = now - timedelta(minutes=20)
-    a_file_row(
-        db,
-        environment="production",
-        applied_at=now - HOUR,
-        refused_at=since,
-        mistakes=2,
-        last_presented_at=now,
-    )
-    later = {"presented_since_at": since, "last_presented_at": now + timedelta(seconds=1)}
-    a_file_row(db, environment="staging", applied_at=None, **later)
-
-    seen = health.read(db, "default", HOUR)
-
-    assert [file.mistakes for file in seen.refused] == [2]
-    assert {file.environment: file.presented_by for file in seen.files} == {
-        "production": ["web-1:/srv/schedules.yaml"],
-        "staging": ["web-1:/srv/schedules.yaml"],
-    }
 
 
 @pytest.mark.parametrize(("limit", "unhealthy"), [(4, True), (5, False), (6, False), (None, False)])
@@ -280,7 +237,7 @@ def test_the_dead_runs_of_all_jobs_have_a_limit_of_their_own(
     db: Db, cli: Cli, limit: int | None, unhealthy: bool
 ) -> None:
     # given five dead runs, none of more than three of one job, and an old one
-    a_file_row(db)
+    a_place(db)
     for name, dead in (("mail", 2), ("purge", 3)):
         job = a_job(db, name, schedule=None)
         for _ in range(dead):
@@ -317,7 +274,7 @@ def test_the_dead_runs_of_one_job_have_a_limit(
 def test_the_age_of_the_last_tick_has_a_limit(
     db: Db, cli: Cli, minutes: int | None, unhealthy: bool
 ) -> None:
-    a_file_row(db, last_presented_at=datetime.now(UTC) - timedelta(minutes=20))
+    a_place(db, seen_at=datetime.now(UTC) - timedelta(minutes=20))
 
     shown = cli(
         "status", "--check", *(() if minutes is None else ("--max-tick-age", f"{minutes}m"))

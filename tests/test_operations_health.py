@@ -20,7 +20,7 @@ from support.health import (
     reasons,
     the_job,
 )
-from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
+from support.rows import a_job, a_long_history, a_place, a_run, rows_read, value
 from yamlsched.ask import attention, health, states
 from yamlsched.ask.attention import Thresholds
 from yamlsched.db.query import load
@@ -501,7 +501,7 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     now = datetime.now(UTC)
     for namespace in ("default", "shop"):
         given = {"namespace": namespace}
-        a_file_row(db, namespace=namespace, host=namespace)
+        a_place(db, namespace=namespace, host=namespace)
         a_run(db, a_job(db, "fine", next_slot_at=now + HOUR, tags=["pager"], **given), "failed")
         a_run(db, a_job(db, "died", **given), "dead")
         a_run(db, a_job(db, "died_before", **given), "dead", finished_at=now - 2 * HOUR)
@@ -537,7 +537,7 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
 def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
     # given jobs in many states, dead and unfinished runs, and another namespace
     now = datetime.now(UTC)
-    a_file_row(db, host="web-1")
+    a_place(db, host="web-1")
     jobs = {name: a_job(db, name, next_slot_at=now + HOUR) for name in ("a", "b", "c", "d")}
     a_run(db, jobs["a"], "succeeded", finished_at=now)
     a_run(db, jobs["b"], "dead", finished_at=now - timedelta(minutes=5))

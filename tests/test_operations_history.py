@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from support.command_line import Cli, command_line
-from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
+from support.rows import a_job, a_long_history, a_place, a_run, rows_read, value
 from yamlsched.ask import history, search
 from yamlsched.ask.search import Filter
 from yamlsched.db.query import load
@@ -381,13 +381,13 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one(
     file.write_text("version: 1\nnamespace: mailing\njobs: {a: 1}\n")
     assert history.namespace_of(db, None, file) == "mailing"
 
-    # a file that cannot be parsed has the namespace that its host and path presented last
+    # a file that cannot be parsed has the namespace of its place
     file.write_text("version: [\n")
     with pytest.raises(Refused, match="has no valid namespace"):
         history.namespace_of(db, None, file)
     import socket
 
-    a_file_row(db, namespace="mailing", host=socket.gethostname(), path=str(file))
+    a_place(db, namespace="mailing", host=socket.gethostname(), path=str(file))
     assert history.namespace_of(db, None, file) == "mailing"
 
 

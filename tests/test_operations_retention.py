@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from support.command_line import Cli, command_line
-from support.rows import a_file_row, a_job, a_run, row, value
+from support.rows import a_job, a_place, a_run, row, value
 from yamlsched import db as store
 from yamlsched.act import prune as retention
 from yamlsched.act.prune import HousekeepingReport, housekeep
@@ -55,21 +55,16 @@ def test_each_status_is_kept_for_its_retention_from_the_end_of_the_run(
     assert done == HousekeepingReport(runs=1, complete=True)
 
 
-def test_retention_comes_from_the_file_in_force(db: Db) -> None:
+def test_retention_comes_from_the_file_in_use(db: Db) -> None:
     job = a_job(db)
-    a_file_row(
-        db, host="web-2", hash="b" * 64, applied_at=NOON - DAY, retention=Jsonb({"succeeded": "1h"})
-    )
-    a_file_row(db, applied_at=NOON, retention=Jsonb({"succeeded": "2d", "dead": "90d"}))
+    a_place(db, applied_at=NOON, retention=Jsonb({"succeeded": "2d", "dead": "90d"}))
     ended(db, job, "succeeded", NOON - 3 * DAY)
     kept = ended(db, job, "succeeded", NOON - DAY)
 
     housekeep(db, "default", PLENTY, NOON)
 
     assert left(db) == {kept}
-    assert (
-        value(db, "select housekept_at from yamlsched.schedule_files where host = 'web-1'") == NOON
-    )
+    assert value(db, "select housekept_at from yamlsched.namespaces") == NOON
 
 
 def test_unfinished_runs_are_never_pruned(db: Db) -> None:
@@ -220,16 +215,14 @@ def test_at_its_time_limit_it_stops_between_batches_and_reports_that_there_is_mo
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_ROWS", 3)
     job = a_job(db)
-    file = a_file_row(db)
+    a_place(db)
     for nth in range(10):
         ended(db, job, "succeeded", NOON - 10 * DAY + nth * SECOND)
 
     done = housekeep(db, "default", -1.0, NOON)
 
     assert (done.runs, done.complete, len(left(db))) == (3, False, 7)
-    assert value(
-        db, "select housekept_at is null from yamlsched.schedule_files where id = %s", file
-    )
+    assert value(db, "select housekept_at is null from yamlsched.namespaces")
 
 
 def test_a_locked_run_is_left_for_the_next_time(
@@ -266,7 +259,7 @@ def test_unfinished_runs_of_a_retired_job_are_cancelled_a_day_later(db: Db) -> N
 
 
 def test_an_endless_retention_is_valid(db: Db) -> None:
-    a_file_row(db, retention=Jsonb({"succeeded": "999999d", "keys": "999999d"}))
+    a_place(db, retention=Jsonb({"succeeded": "999999d", "keys": "999999d"}))
     kept = ended(db, a_job(db), "succeeded", NOON - 3650 * DAY)
 
     assert housekeep(db, "default", PLENTY, NOON).complete
@@ -321,10 +314,10 @@ def test_a_retention_that_was_changed_by_hand_is_reported_without_a_traceback(
     db: Db, cli: Cli, value: str
 ) -> None:
     a_job(db)
-    a_file_row(db, retention=value)
+    a_place(db, retention=value)
 
     result = cli("prune")
 
     assert result.code == 3
-    assert "the retention of the file in force is not valid in the database" in result.err
+    assert "the retention of the file in use is not valid in the database" in result.err
     assert "Traceback" not in result.err

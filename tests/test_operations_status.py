@@ -15,7 +15,7 @@ import pytest
 
 from support.command_line import Cli, command_line
 from support.health import a_healthy_job, of_metrics
-from support.rows import a_file_row, a_job, a_run, value
+from support.rows import a_job, a_place, a_run, value
 from yamlsched.ask import attention, health, states
 from yamlsched.ask.attention import Thresholds
 
@@ -33,7 +33,7 @@ def cli(
 
 def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     # given one job of each kind
-    a_file_row(db)
+    a_place(db)
     a_run(db, a_job(db, "good", next_slot_at=NOON.replace(year=2100)), "succeeded")
     bad = a_job(db, "bad", schedule=None)
     died_as = a_run(db, bad, "dead")
@@ -56,7 +56,7 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     out = re.sub(r"\d+s ago", "just now", result.out)
     lines = out.splitlines()
     assert result.code == 0
-    assert lines[1].startswith("file       aaaaaaaa in force since ")
+    assert lines[1].startswith("file       aaaaaaaa in use since ")
     assert "last tick  just now, by web-1" in lines
     assert "queue      0 queued, 1 running, 0 waiting to retry" in lines
     assert "dead       1 in the last hour, 1 in the last day" in lines
@@ -97,7 +97,7 @@ def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(
     # given seven jobs that are listed: of the healthy ones two have problems, and of the retired ones one has a run
     now = datetime.now(UTC)
     later = {"next_slot_at": now + HOUR}
-    a_file_row(db)
+    a_place(db)
     for name in ("ok", "died before it succeeded"):
         a_run(db, a_job(db, name, **later), "succeeded", finished_at=now)
     died = db.execute(
@@ -157,7 +157,7 @@ def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> No
 def test_a_host_whose_first_file_is_refused_is_a_problem_until_its_file_is_valid(
     db: Db, cli: Cli, tmp_path: Path
 ) -> None:
-    # given a namespace with a file in force
+    # given a namespace with a file in use
     valid = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
     (tmp_path / "schedules.yaml").write_text(valid)
     assert cli("sync").code == 0
@@ -170,9 +170,7 @@ def test_a_host_whose_first_file_is_refused_is_a_problem_until_its_file_is_valid
 
     # then it is reported, and is still not applied
     check = cli("status", "--check")
-    assert check.out.startswith(
-        f"{socket.gethostname()}:{new} has presented a file with 1 error since "
-    )
+    assert check.out.startswith(f"{socket.gethostname()}:{new} has 1 error since ")
     assert value(db, "select count(*) from yamlsched.job_definitions where retired_at is null") == 1
 
     # when its file is that of the others
@@ -185,7 +183,7 @@ def test_a_host_whose_first_file_is_refused_is_a_problem_until_its_file_is_valid
 def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
     db: Db, cli: Cli, tmp_path: Path, fixed: str
 ) -> None:
-    # given a path that presented a valid file
+    # given a place that had a valid file
     file = tmp_path / "schedules.yaml"
     valid = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
     file.write_text(valid)
@@ -198,9 +196,9 @@ def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
     assert [cli("sync").code, cli("sync").code] == [1, 1]
 
     # then --check reports it with the time of the first
-    since = value(db, "select refused_at from yamlsched.schedule_files where mistakes = 2")
+    since = value(db, "select refused_at from yamlsched.hosts where cardinality(errors) = 2")
     expected = (
-        f"{socket.gethostname()}:{file} has presented a file with 2 errors since {since:%Y-%m-%dT%H:%M:%SZ}; "
+        f"{socket.gethostname()}:{file} has 2 errors since {since:%Y-%m-%dT%H:%M:%SZ}; "
         'not applied: 3:51: error[YS102]: unknown key "retires" in job "purge". Known keys: '
     )
     check = cli("status", "--check")

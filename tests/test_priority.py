@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import yamlsched
 from support.rows import a_job, a_run
 from support.rows import row as run_row
-from support.schedules import HOUR, a_file, at
+from support.schedules import HOUR, a_file, at, sync_by_hand
 from yamlsched.act import runs as actions
 from yamlsched.ask import runs as history
 from yamlsched.ask import search
@@ -175,7 +175,7 @@ def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_ke
     hourly, noon = {"cron": "0 * * * *", "overlap": "allow"}, at("2026-01-14 12:00")
     sync(db, a_file(x={**hourly, "priority": "low"}), noon)
     sync(db, a_file(x={**hourly, "priority": "low"}), noon + HOUR)
-    sync(db, a_file(x={**hourly, "priority": "high"}), noon + HOUR, at_once=True)
+    sync_by_hand(db, a_file(x={**hourly, "priority": "high"}), noon + HOUR)
     sync(db, a_file(x={**hourly, "priority": "high"}), noon + 2 * HOUR)
 
     runs = db.execute("select id, priority from yamlsched.job_runs order by id").fetchall()

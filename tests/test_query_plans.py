@@ -17,6 +17,7 @@ from yamlsched.db.query import load
 from yamlsched.runs.claiming import MAX_RECLAIMED_ENTRIES, levels
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, Outcome, Status
 from yamlsched.runs.statements import outcome_parameters
+from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.worker.sessions import WORKER_SETTINGS
@@ -129,15 +130,16 @@ def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_
     finishing = explained(
         connection, load("runs")["succeed"], {**runs, "cpu_seconds": None, "peaks": None}
     )
-    looking = explained(
-        connection, load("files")["poll"], {**schedule.presented(), "now": None, "namespace": None}
-    )
+    parameters = hosts.place_parameters(connection, schedule)
+    parameters |= {"namespace": "default", "is_valid": False, "writes": True, "errors": None}
+    parameters["now"] = None
+    polling = explained(connection, load("hosts")["poll"], parameters)
 
-    for plan in (claiming, renewing, finishing, looking):
+    for plan in (claiming, renewing, finishing, polling):
         assert "job_runs" not in list(scans(plan))
     for plan in (claiming, renewing, finishing):
         assert pages(plan) <= PAGES_PER_RUN * LIMIT
-    assert pages(looking) <= 200
+    assert pages(polling) <= 200
 
 
 @pytest.mark.slow

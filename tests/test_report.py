@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from support.command_line import Cli, command_line
 from support.documents import HOSTILE, Page, assert_harmless
-from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read
+from support.rows import a_job, a_long_history, a_place, a_run, rows_read
 from yamlsched.ask import report
 from yamlsched.ask.report import Report
 from yamlsched.db.query import load
@@ -388,7 +388,7 @@ def test_what_began_late_before_the_night_is_in_the_report_of_then(db: Db) -> No
 
 def test_a_report_of_now_leaves_what_is_late_now_to_the_state_of_the_job(db: Db, cli: Cli) -> None:
     # given a run that began late and is late by finish_within, one that has not begun, and a host that ticks
-    a_file_row(db)
+    a_place(db)
     now = datetime.now(UTC)
     slow, stuck = a_job(db, "slow", finish_within=HOUR, timeout=9 * HOUR), a_job(db, "waits")
     slot = now - 3 * HOUR
@@ -503,7 +503,7 @@ def test_many_jobs_that_died_of_one_type_of_error_are_one_problem(
 def test_dead_runs_are_retried_by_their_type_of_error_and_not_those_of_before(
     db: Db, cli: Cli
 ) -> None:
-    a_file_row(db)
+    a_place(db)
     job = a_job(db, next_slot_at=datetime.now(UTC) + HOUR)
     now = datetime.now(UTC)
     for at in (now - HOUR, now - HOUR, now - 48 * HOUR):
@@ -597,7 +597,7 @@ def test_problems_that_exist_now_belong_to_a_report_that_ends_now(db: Db, cli: C
     shown = cli("report")
 
     assert shown.code == 1
-    assert "  no tick has ever presented a schedule for namespace" in shown.out
+    assert "  there has been no tick in namespace" in shown.out
     assert "  purge: late by 1h: no sync has created the run of its slot\n" in shown.out
     assert cli(*NIGHT).code == 0
 
@@ -793,7 +793,7 @@ def test_no_error_controls_what_shows_the_report(db: Db, cli: Cli, form: str) ->
 
 def test_an_empty_night_says_so(db: Db, cli: Cli) -> None:
     soon = datetime.now(UTC) + HOUR
-    a_file_row(db)
+    a_place(db)
     assert cli("report").out.splitlines()[3] == "No jobs yet: yamlsched sync applies schedules.yaml"
 
     a_job(db, next_slot_at=soon, timezone="Europe/Berlin")

@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from support.command_line import command_line
 from support.database import code_of_doctor
-from support.rows import a_file_row, a_job, a_run, value
+from support.rows import a_job, a_place, a_run, value
 from yamlsched import db as store
 from yamlsched.act import pause as pausing
 from yamlsched.act import prune as retention
@@ -42,7 +42,7 @@ TABLES = (
     "attempt_progress",
     "running_outputs",
     "skipped_slots",
-    *("effects", "used_keys", "schedule_files", "operator_actions"),
+    *("effects", "used_keys", "files", "hosts", "operator_actions"),
     *("edits", "edited_jobs"),
 )
 VIEWS = (
@@ -55,7 +55,7 @@ VIEWS = (
         "job_states",
         "job_health",
     ),
-    *("definition_changes", "files_in_force", "presented_files", "queue_load"),
+    *("definition_changes", "cannot_start", "queue_load"),
 )
 DENIED = psycopg.errors.InsufficientPrivilege
 
@@ -122,7 +122,7 @@ def test_a_reader_sees_all_namespaces(granted: Db) -> None:
 
 def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(granted: Db) -> None:
     job = a_job(granted)
-    a_file_row(granted, retention="{}")
+    a_place(granted, retention="{}")
     dead, running = a_run(granted, job, "dead"), a_run(granted, job, "running")
     a_run(
         granted,
@@ -468,11 +468,11 @@ WORKER_TABLES = {
     "skipped_slots": CHANGE,
     "effects": DELETE,
     "used_keys": DELETE,
-    "schedule_files": DELETE,
+    "files": DELETE,
+    "hosts": DELETE,
     "operator_actions": ADD,
     "edits": ADD,
     "edited_jobs": ADD,
-    "lacks": DELETE,
     "gates": DELETE,
     "permits": DELETE,
     "awaits": CHANGE,
@@ -511,6 +511,9 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "queue_load_of()",
                 "queue_loads()",
                 "rooms()",
+                "due_work()",
+                "messages_due()",
+                "report_file()",
             ),
             EXECUTE,
         ),
@@ -528,11 +531,14 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "is_failing()",
                 "on_dead_key()",
                 "put_definitions()",
+                "put_place()",
             ),
             EXECUTE,
         ),
         **dict.fromkeys(
             (
+                "due_work()",
+                "report_file()",
                 "claim_gated()",
                 "block()",
                 "block_closed()",
@@ -644,7 +650,7 @@ grant usage on schema yamlsched to yamlsched_worker, yamlsched_enqueuer, yamlsch
 grant execute on all functions in schema yamlsched to yamlsched_worker, yamlsched_enqueuer;
 grant select on all tables in schema yamlsched to yamlsched_reader, yamlsched_worker;
 grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects, yamlsched.used_keys,
-    yamlsched.schedule_files to yamlsched_worker;
+    yamlsched.hosts to yamlsched_worker;
 """
 
 

@@ -168,7 +168,7 @@ def test_the_verb_sync_logs_as_its_options_say(
     assert ended.stderr.startswith("{") is ("json" in options)
 
 
-# -- what a worker reads of a file in force
+# -- what a worker reads of a file in use
 
 AMBIGUOUS = """version: 1
 x-pad: {pad}
@@ -184,7 +184,7 @@ jobs:
 def test_a_worker_calls_the_handler_that_the_whole_file_defines(
     target: Target, db: psycopg.Connection[Any], quote: str
 ) -> None:
-    # given a large file in force, in which a quote opens a string that hides an entry
+    # given a large file in use, in which a quote opens a string that hides an entry
     (target.file.with_name("jobs.py")).write_text(
         "def good(): return 'good'\ndef evil(): return 'evil'\n"
     )

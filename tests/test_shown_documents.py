@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from support.command_line import Cli, command_line
 from support.documents import HOSTILE, Page, assert_harmless, rendered
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 
 Db = psycopg.Connection[Any]
 FORMS = ("text", "markdown", "html", "json")
@@ -31,7 +31,7 @@ def cli(
 def test_status_shows_hostile_text_and_nothing_in_it_is_markup(
     db: Db, cli: Cli, form: str, options: tuple[str, ...]
 ) -> None:
-    a_file_row(db, host=HOSTILE, path=HOSTILE)
+    a_place(db, host=HOSTILE, path=HOSTILE)
     job = a_job(db, HOSTILE, schedule=None)
     a_job(db, "held", paused_at="2026-01-14T12:00Z", paused_by=HOSTILE, paused_reason=HOSTILE)
     a_run(db, job, "dead", last_error=HOSTILE, error_type=HOSTILE)
@@ -85,7 +85,7 @@ def test_show_shows_hostile_text_and_nothing_in_it_is_markup(
 
 
 def test_markdown_and_html_of_status_have_what_text_has(db: Db, cli: Cli) -> None:
-    a_file_row(db)
+    a_place(db)
     a_run(db, a_job(db, "bad", schedule=None), "dead")
     a_job(db, "good", next_slot_at="2100-01-14T12:00Z", timezone="Europe/Berlin")
 
@@ -110,7 +110,7 @@ def test_status_of_no_jobs_is_a_sentence_in_each_format(db: Db, cli: Cli) -> Non
         out = cli("status", "--all-namespaces", "--format", form).out
         assert "no namespaces yet: run yamlsched sync to apply a schedules.yaml" in out
 
-    a_file_row(db)
+    a_place(db)
 
     for form in ("text", "markdown", "html"):
         assert (
@@ -139,7 +139,7 @@ def test_what_a_run_printed_is_text(db: Db, cli: Cli, option: str, form: str) ->
 
 
 def test_check_prints_lines(db: Db, cli: Cli) -> None:
-    a_file_row(db)
+    a_place(db)
 
     for form in ("markdown", "html"):
         assert cli("status", "--check", "--format", form).code == 2

@@ -58,16 +58,11 @@ def verb(host: Project, *words: str) -> str:
     return result.output
 
 
-def lacks(host: Project) -> list[tuple[str, str]]:
+def missing(host: Project) -> list[tuple[str, str]]:
     rows = host.db.execute(
-        "select l.host, l.reason from yamlsched.lacks l order by l.host, l.reason"
+        "select c.host, c.reason from yamlsched.cannot_start c order by c.host, c.reason"
     ).fetchall()
     return [(row.host, row.reason) for row in rows]
-
-
-def age(host: Project) -> None:
-    """Let all lacks be older."""
-    host.db.execute(f"update yamlsched.lacks set since = since - {LATER}".encode())
 
 
 MISSING = {
@@ -124,7 +119,7 @@ def test_a_job_is_left_to_the_host_that_can_start_it_whichever_ticks_first(
 
     # then the run waits, the host says why, and no attempt is charged
     assert one.summary(first)[:2] == ("queued", 0)
-    [(host, stored)] = lacks(one)
+    [(host, stored)] = missing(one)
     assert (host, stored) == ("host-two", reason)
     assert "jobs.not_startable" in text
     found = f"host-two:{two.file} cannot start job job: {reason}"
@@ -167,7 +162,7 @@ def test_a_host_whose_own_file_was_refused_leaves_the_job_once_another_host_has_
     assert one.summary(run)[:2] == ("succeeded", 1)
 
 
-def test_a_run_that_no_ticking_host_can_start_is_dead_after_ten_minutes_with_the_reason(
+def test_a_run_that_no_host_can_start_waits_and_the_reason_is_shown(
     hosts: tuple[Project, Project],
 ) -> None:
     one, two = hosts
@@ -178,28 +173,21 @@ def test_a_run_that_no_ticking_host_can_start_is_dead_after_ten_minutes_with_the
     (one.folder / "program").unlink()
     [run] = one.enqueue("job")
 
-    # while it is missing for less time, both hosts wait
     tick(one)
     tick(two)
+
     assert one.summary(run)[:2] == ("queued", 0)
     assert "no host can start job" in verb(one, "status", "--check")
     assert "no host can start job" in verb(one, "report")
 
-    # and as long as a host may have got it since it was asked
-    age(one)
-    one.db.execute(
-        "update yamlsched.schedule_files set last_presented_at = clock_timestamp() where host = 'host-one'"
-    )
+    # and the host that gets it executes the run
+    install(two)
     tick(two)
-    assert one.summary(run)[:2] == ("queued", 0)
-
-    # but not longer
-    tick(one, code=1)
-    assert one.summary(run)[:2] == ("dead", 1)
-    assert one.row(run).last_error.startswith('"./program" does not exist')
+    assert one.summary(run)[:2] == ("succeeded", 1)
+    assert missing(one) == [("host-one", '"./program" does not exist')]
 
 
-def test_a_program_that_was_missing_long_ago_and_not_looked_for_since_is_missing_from_now_on(
+def test_a_reason_that_stays_keeps_the_time_since_when_it_is_known(
     hosts: tuple[Project, Project],
 ) -> None:
     one, _ = hosts
@@ -207,61 +195,40 @@ def test_a_program_that_was_missing_long_ago_and_not_looked_for_since_is_missing
     install(one)
     tick(one)
     (one.folder / "program").unlink()
-    [run] = one.enqueue("job")
-    assert "jobs.not_startable" in tick(one)
-    one.db.execute(
-        f"update yamlsched.lacks set since = since - {LATER}, checked_at = checked_at - {LATER}".encode()
-    )
+    one.enqueue("job")
+    since = "select since from yamlsched.cannot_start"
 
     assert "jobs.not_startable" in tick(one)
+    first = one.db.execute(since.encode()).fetchone()
+    assert "jobs.not_startable" not in tick(one)
 
-    assert one.summary(run)[:2] == ("queued", 0)
-    age(one)
-    tick(one, code=1)
-    assert one.summary(run)[:2] == ("dead", 1)
+    assert one.db.execute(since.encode()).fetchone() == first
 
 
-def test_a_host_that_has_stopped_ticking_does_not_count(hosts: tuple[Project, Project]) -> None:
+def test_a_host_that_has_stopped_ticking_or_whose_file_is_refused_is_no_host_that_can(
+    hosts: tuple[Project, Project],
+) -> None:
     one, two = hosts
     write(one, two, job={"command": ["./program"]})
     install(one)
     tick(one)
     tick(two)
-    (one.folder / "program").unlink()
-    [run] = one.enqueue("job")
+    one.enqueue("job")
     tick(two)
-    tick(one)
-    assert [host for host, _ in lacks(one)] == ["host-one", "host-two"]
-    age(one)
+    assert verb(one, "status", "--check").startswith("ok")
+
+    # given the one that can has stopped
+    stopped = "update yamlsched.hosts set {} where host = 'host-one'"
+    one.db.execute(stopped.format("expected_until = now()").encode())
+    assert "host-one, which can start it, last ticked" in verb(one, "status", "--check")
+
+    # or has an invalid file
     one.db.execute(
-        f"update yamlsched.schedule_files set last_presented_at = last_presented_at - {LATER} "
-        "where host = 'host-one'".encode()
+        stopped.format(
+            "expected_until = now() + interval '1 hour', refused_at = now(), errors = '{x}'"
+        ).encode()
     )
-
-    tick(two, code=1)
-
-    # it is known for some days what it could not start: status names hosts that are down
-    assert one.summary(run)[:2] == ("dead", 1)
-    assert [host for host, _ in lacks(one)] == ["host-one", "host-two"]
-
-
-def test_a_host_whose_own_file_is_refused_does_not_count(hosts: tuple[Project, Project]) -> None:
-    one, two = hosts
-    write(one, two, job={"command": ["./program"]})
-    install(one)
-    tick(one)
-    tick(two)
-    (one.folder / "program").unlink()
-    [run] = one.enqueue("job")
-    tick(one)
-    write(two, job={"command": ["./program"], "description": "edited"})
-    assert "sync.refused" in tick(two, code=1)
     assert "no host can start job" in verb(one, "status", "--check")
-    age(one)
-
-    tick(one, code=1)
-
-    assert one.summary(run)[:2] == ("dead", 1)
 
 
 def test_a_run_waits_for_a_host_with_the_variables_that_its_job_requires_and_never_dies(
@@ -281,11 +248,10 @@ def test_a_run_waits_for_a_host_with_the_variables_that_its_job_requires_and_nev
     [run] = one.enqueue("job")
     tick(one, SHOP_URL="x")
     tick(two)
-    assert lacks(one) == [
+    assert missing(one) == [
         ("host-one", "the variable SHOP_TOKEN is not set"),
         ("host-two", "the variables SHOP_TOKEN, SHOP_URL are not set"),
     ]
-    age(one)
     tick(one, SHOP_URL="x")
     tick(two)
     assert one.summary(run)[:2] == ("queued", 0)
@@ -293,7 +259,7 @@ def test_a_run_waits_for_a_host_with_the_variables_that_its_job_requires_and_nev
     tick(two, SHOP_TOKEN="t", SHOP_URL="x")
 
     assert one.summary(run)[:2] == ("succeeded", 1)
-    assert [host for host, _ in lacks(one)] == ["host-one"]
+    assert [host for host, _ in missing(one)] == ["host-one"]
 
 
 def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(
@@ -313,6 +279,6 @@ def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(
     worker.signal(signal.SIGHUP)  # what it does each minute, now
 
     two.until_status(run, "succeeded")
-    until(lambda: lacks(one) == [], "nothing is missing")
+    until(lambda: missing(one) == [], "nothing is missing")
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from support.schedules import MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
-from yamlsched.sync.files import ScheduleFile, poll
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
+from yamlsched.sync.hosts import poll
 from yamlsched.timetable import keys
 
 Db = psycopg.Connection[Any]

@@ -7,7 +7,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.schedules import HOUR, MINUTE, a_file, at, definition, finish, gaps, runs, slots
+from support.schedules import (
+    HOUR,
+    MINUTE,
+    a_file,
+    at,
+    definition,
+    finish,
+    gaps,
+    runs,
+    slots,
+    sync_by_hand,
+)
 from yamlsched.sync.definitions import cancel_retired
 from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.files import ScheduleFile
@@ -114,12 +125,13 @@ def test_a_job_that_leaves_the_file_is_retired_and_continues_when_it_returns(db:
     finish(db, at("2026-01-14 13:05"))
     before = definition(db)
 
-    retired = sync(db, a_file(y=HOURLY), at("2026-01-14 14:10"))
+    retired = sync_by_hand(db, a_file(y=HOURLY), at("2026-01-14 14:10"))
     assert retired.changes is not None
     assert retired.changes.retired == ("x",)
     assert definition(db).retired_at == at("2026-01-14 14:10")
     finish(db, at("2026-01-14 14:20"))
-    ticks(db, a_file(y=HOURLY), "2026-01-14 15:00", "2026-01-14 16:00")
+    sync_by_hand(db, a_file(y=HOURLY), at("2026-01-14 15:00"))
+    ticks(db, a_file(y=HOURLY), "2026-01-14 16:00")
     returned = sync(
         db, a_file(x={**HOURLY, "description": "back"}, y=HOURLY), at("2026-01-14 17:30")
     )
@@ -158,7 +170,7 @@ def test_a_job_without_cron_has_no_slots_and_gets_them_with_one(db: Db) -> None:
 
 def test_unfinished_runs_of_a_retired_job_are_cancelled_a_day_later_with_the_reason(db: Db) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
-    sync(db, a_file(), at("2026-01-14 13:30"))
+    sync_by_hand(db, a_file(), at("2026-01-14 13:30"))
 
     assert cancel_retired(db, "default", at("2026-01-15 13:29")) == []
     assert len(cancel_retired(db, "default", at("2026-01-15 13:30"))) == 1
@@ -179,7 +191,7 @@ def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_re
         "locked_until = %s, error_type = 'ValueError'",
         [at("2026-01-14 13:00"), at("2026-01-14 13:02")],
     )
-    sync(db, a_file(), at("2026-01-14 13:30"))
+    sync_by_hand(db, a_file(), at("2026-01-14 13:30"))
 
     assert len(cancel_retired(db, "default", at("2026-01-16 00:00"))) == 1
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
+from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune, sync_by_hand
 from yamlsched import db as store
 from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.files import ScheduleFile
@@ -63,7 +63,7 @@ class History:
         self.jobs = jobs
         if race:
             self.race(before, self.file(), self.file())
-        sync(self.db, self.file(), self.now)
+        sync_by_hand(self.db, self.file(), self.now)
         for name, job in jobs.items():
             rule = (job.get("cron"), job.get("timezone", "UTC"))
             spans = self.eras.setdefault(name, [])
@@ -280,7 +280,15 @@ def play(
 
 
 def clear(db: Db) -> None:
-    for table in ("job_runs", "used_keys", "skipped_slots", "job_definitions", "schedule_files"):
+    for table in (
+        "job_runs",
+        "used_keys",
+        "skipped_slots",
+        "job_definitions",
+        "files",
+        "hosts",
+        "namespaces",
+    ):
         db.execute(f"delete from yamlsched.{table}".encode())
 
 

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from support.project import Process, Project, a_project, until
+from support.schedules import sync_by_hand
 from yamlsched import db as store
 from yamlsched.cli import cli
 from yamlsched.sync.files import ScheduleFile
-from yamlsched.sync.flow import sync
 
 BOTH = {"environments": ["staging", "production"]}
 YEARLY = "0 0 1 1 *"
@@ -45,7 +45,7 @@ def write(project: Project, top: dict[str, Any] | None = None, **jobs: dict[str,
 def apply(project: Project, environment: str | None = None) -> None:
     """Apply the schedule as ``yamlsched sync`` does."""
     with store.connect(project.dsn) as connection:
-        synced = sync(connection, ScheduleFile.read(project.file, environment), at_once=True)
+        synced = sync_by_hand(connection, ScheduleFile.read(project.file, environment))
     assert not synced.messages, synced.messages
 
 
@@ -176,7 +176,7 @@ def test_a_loop_stops_claiming_while_its_namespace_belongs_to_another_environmen
 def test_a_tick_does_not_apply_a_file_that_validate_rejects_but_runs_the_other_jobs(
     project: Project,
 ) -> None:
-    # given two jobs in force, each with a due run
+    # given two jobs in use, each with a due run
     good = {"handler": "work.rows", "cron": "* * * * *", "overlap": "allow"}
     write(project, good=good, bad=good)
     assert project.start("tick").wait() == 0
@@ -224,7 +224,7 @@ def test_a_handler_that_is_fixed_lets_the_next_tick_apply_the_file_that_did_not_
     assert (code, count(project, "job_definitions")) == (0, 1), text
 
 
-def test_a_file_in_force_is_not_checked_again(project: Project) -> None:
+def test_a_file_in_use_is_not_checked_again(project: Project) -> None:
     write(project, job={"handler": "work.rows"})
     assert project.start("tick").wait() == 0
     (project.folder / "work.py").unlink()
@@ -295,15 +295,15 @@ def test_a_loop_continues_with_the_handlers_of_the_last_file_that_it_could_read(
 def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_data(
     project: Project,
 ) -> None:
-    # given a loop, and another host that presents the same file with newer data
+    # given a loop, and another host that has the same file with newer data
     write(project, nothing={}, yearly={"cron": YEARLY, "handler": "support.handlers.nothing"})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions") == 2)
     project.until_status(project.enqueue("nothing")[0], "succeeded")
     project.db.execute(
-        "insert into yamlsched.schedule_files (namespace, hash, environment, host, path, yamlsched_version, "
-        "tzdata_version, host_tzdata_version) select namespace, hash, environment, 'b', path, yamlsched_version, "
-        "tzdata_version, '2999a' from yamlsched.schedule_files"
+        "insert into yamlsched.hosts (namespace, host, path, is_named, hash, environment, yamlsched_version, "
+        "tzdata_version, since, first_seen_at, seen_at, expected_until) select namespace, 'b', path, is_named, hash, "
+        "environment, yamlsched_version, '2999a', since, first_seen_at, seen_at, expected_until from yamlsched.hosts"
     )
     make_due(project, "yearly")
 
@@ -401,7 +401,7 @@ def test_a_loop_applies_an_edit_although_housekeeping_fails(project: Project) ->
     with store.connect(project.dsn) as other, other.transaction():
         other.execute("lock table yamlsched.used_keys in access exclusive mode")
         # the loop may have kept house at the start of the minute
-        project.db.execute("update yamlsched.schedule_files set housekept_at = null")
+        project.db.execute("update yamlsched.namespaces set housekept_at = null")
 
         write(project, nothing={}, returns_json={})
         loop.signal(signal.SIGHUP)
@@ -459,7 +459,7 @@ def test_a_service_whose_file_is_held_back_does_not_call_its_own_handler_for_job
     # when the service that is held back ticks
     assert project.start(verb).wait() == 0
 
-    # then it does not run the job that has another handler in force
+    # then it does not run the job that has another handler in use
     assert [project.row(run).status for run in (same, clash)] == ["succeeded", "queued"]
     assert other.start(verb, host="b").wait() == 0
     assert project.row(clash).status == "succeeded"

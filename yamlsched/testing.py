@@ -89,7 +89,7 @@ def prepare_database(dsn: str, file: str | os.PathLike[str] = "schedules.yaml") 
     schedule = replace(ScheduleFile.read(Path(file), os.environ.get("YAMLSCHED_ENV")), by_hand=True)
     with db.connect(dsn) as connection:
         db.migrations.migrate(connection)
-        result = flow.sync(connection, schedule, at_once=True)
+        result = flow.sync(connection, schedule)
     if result.has_findings:
         raise Refused("\n".join(result.messages))
 

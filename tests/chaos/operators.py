@@ -63,7 +63,7 @@ class Operators:
                 self.cluster.kill(member, signal.SIGHUP)
 
     def tick_with_an_older_file(self) -> None:
-        """Start a tick on a host without the latest deployments: it presents an older file from its own folder."""
+        """Start a tick on a host without the latest deployments: it has an older file in its own folder."""
         folder = self.cluster.folder / "forgotten"
         folder.mkdir(exist_ok=True)
         file = folder / "schedules.yaml"

@@ -59,9 +59,11 @@ def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(
     executing = project.start("tick", "--max-time", "20s", host="a")
     until(lambda: beats_of(project.folder, run, 1), "the handler is alive")
     with connect_for_handler(project.dsn) as holder, holder.transaction():
-        holder.execute("lock table yamlsched.schedule_files")
+        holder.execute("lock table yamlsched.hosts")
         asking = project.start("tick", host="a")
-        waiting = "select 1 from pg_locks where relation = 'yamlsched.schedule_files'::regclass and not granted"
+        waiting = (
+            "select 1 from pg_locks where relation = 'yamlsched.hosts'::regclass and not granted"
+        )
         until(lambda: project.db.execute(waiting).fetchall(), "a tick waits for a lock")
 
         # when the network becomes silent: while a handler runs, while a tick waits for an answer, before one connects

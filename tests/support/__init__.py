@@ -7,7 +7,7 @@ crashes          handlers with effects, whose workers are killed at named points
 example_crashes  the same for the example handlers
 http_server      an HTTP server in a thread; monitoring.py and otlp.py stand for services
 proxy            a network between a worker and its server
-schedules        files as hosts present them, and what sync made of them
+schedules        files of places, and what sync made of them
 rows             rows as the product would write them
 command_line     the command line, in this process and in another one
 followers        a world of jobs that follow others, with a clock of its own

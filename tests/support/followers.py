@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
-from support.schedules import HOUR, a_file, at
+from support.schedules import HOUR, a_file, at, sync_by_hand
 from yamlsched.runs import claiming, follow
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
@@ -38,7 +38,7 @@ class World:
 
     def apply(self, **jobs: Any) -> None:
         self.file = a_file(**jobs)
-        sync(self.db, self.file, self.now, at_once=True)
+        sync_by_hand(self.db, self.file, self.now)
 
     def tick(self, instant: str | None = None) -> None:
         self.now = at(instant) if instant else self.now + HOUR

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.rows import a_file_row, a_job
+from support.rows import a_job, a_place
 from yamlsched.ask import attention, health
 from yamlsched.ask.attention import Thresholds
 from yamlsched.extras.metrics import metrics
@@ -37,7 +37,7 @@ def of_metrics(db: Db, name: str) -> float:
 
 
 def a_healthy_job(db: Db, job_type: str = "purge", **values: Any) -> int:
-    a_file_row(db)
+    a_place(db)
     return a_job(db, job_type, **{"next_slot_at": datetime.now(UTC) + HOUR, **values})
 
 

@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 from support.fork_server import IMMEDIATE
+from support.schedules import sync_by_hand
 from yamlsched import db as store
 from yamlsched.db.connection import connect_for_handler
 from yamlsched.schedule import build
 from yamlsched.sync.files import ScheduleFile
-from yamlsched.sync.flow import sync
 
 TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_SECONDS = 120.0  # how long to wait for a condition
@@ -198,7 +198,7 @@ class Project:
         """Write the schedule and apply it, without checking the handlers."""
         self.write(**jobs)
         with store.connect(self.dsn) as connection, patch.dict(build.LIMITS, IMMEDIATE):
-            synced = sync(connection, ScheduleFile.read(self.file, None, None), at_once=True)
+            synced = sync_by_hand(connection, ScheduleFile.read(self.file, None, None))
         assert not synced.messages, synced.messages
 
     def enqueue(self, job: str, payload: dict[str, Any] | None = None, count: int = 1) -> list[int]:

@@ -122,9 +122,28 @@ def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **value
     return run
 
 
-def a_file_row(db: psycopg.Connection[Any], **values: Any) -> int:
-    """Insert a row for a presented file, by default the one in force; return its id."""
-    row = {
+PLACE_COLUMNS = [
+    "is_named",
+    "since",
+    "refused_hash",
+    "refused_at",
+    "errors",
+    "seen_at",
+    "expected_until",
+]
+FILE_COLUMNS = [
+    "applied_at",
+    "retention",
+    "housekept_at",
+    "prune_failing_since",
+    "prune_error",
+    "commit",
+]
+
+
+def a_place(db: psycopg.Connection[Any], in_use: bool = True, **values: Any) -> None:
+    """Insert a place that has just ticked, by default with the file in use."""
+    file: dict[str, Any] = {
         "namespace": "default",
         "hash": "a" * 64,
         "environment": "",
@@ -132,12 +151,33 @@ def a_file_row(db: psycopg.Connection[Any], **values: Any) -> int:
         "path": "/srv/schedules.yaml",
         "yamlsched_version": "0.1.0",
         "tzdata_version": "2026a",
-        **values,
     }
-    row.setdefault("applied_at", "now")
+    file |= {name: value for name, value in values.items() if name in file}
+    seen_at = values.get("seen_at", datetime.now(UTC))
+    place = file | {
+        "is_named": False,
+        "since": seen_at,
+        "first_seen_at": seen_at - timedelta(days=1),
+        "seen_at": seen_at,
+        "expected_until": seen_at + timedelta(minutes=5),
+    }
+    place |= {name: value for name, value in values.items() if name in PLACE_COLUMNS}
+    _insert(db, "hosts", place)
+    if not in_use:
+        return
+    db.execute("delete from yamlsched.namespaces where namespace = %s", [file["namespace"]])
+    applied = {name: value for name, value in values.items() if name in FILE_COLUMNS}
+    _insert(db, "namespaces", {"applied_at": "now", **file, **applied})
+    used = {name: file[name] for name in ("namespace", "hash", "environment")}
+    _insert(db, "files", {**used, "first_used_at": "now", "last_used_at": "now"})
+
+
+def _insert(db: psycopg.Connection[Any], table: str, row: dict[str, Any]) -> None:
     columns, placeholders = ", ".join(row), ", ".join(f"%({name})s" for name in row)
-    sql = f"insert into yamlsched.schedule_files ({columns}) values ({placeholders}) returning id"
-    return int(db.execute(sql.encode(), row).fetchone()[0])  # type: ignore[index]
+    sql = (
+        f"insert into yamlsched.{table} ({columns}) values ({placeholders}) on conflict do nothing"
+    )
+    db.execute(sql.encode(), row)
 
 
 def row(db: psycopg.Connection[Any], run: int) -> Any:

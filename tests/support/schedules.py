@@ -1,12 +1,15 @@
-"""Schedule files as hosts present them, and what sync wrote to the database."""
+"""Schedule files of places, and what sync wrote to the database."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from yamlsched.sync.files import ScheduleFile
+from yamlsched.sync.files import ScheduleFile, SyncResult
+from yamlsched.sync.flow import sync
+from yamlsched.sync.hosts import current, needs_sync, poll
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -32,6 +35,18 @@ def a_file(
 
 def a_bad_file(host: str = "web-1", path: str = "/app/schedules.yaml") -> ScheduleFile:
     return ScheduleFile(b"version: 1\njobs: {x: {hanlder: a.b}}\n", path, "", host)
+
+
+def tick(db: Any, file: ScheduleFile, now: datetime | None = None) -> SyncResult:
+    """Tick once: poll, and sync only if the poll says so."""
+    snapshot = poll(db, file, now)
+    known = None if needs_sync(snapshot, file) else current(snapshot, file)
+    return known or sync(db, file, now, snapshot=snapshot)
+
+
+def sync_by_hand(db: Any, file: ScheduleFile, now: datetime | None = None) -> SyncResult:
+    """Sync as ``yamlsched sync`` does."""
+    return sync(db, replace(file, by_hand=True), now)
 
 
 def runs(db: Any, job: str = "x") -> list[tuple[str, datetime]]:

@@ -18,9 +18,9 @@ from yamlsched.act.audit import ActionRecord
 from yamlsched.ask.history import unknown_job
 from yamlsched.db.query import load
 from yamlsched.errors import Refused
-from yamlsched.sync import definitions, due, files, slot_plan
+from yamlsched.sync import definitions, due, hosts, slot_plan
 from yamlsched.sync.definitions import Definition
-from yamlsched.sync.in_force import disabled
+from yamlsched.sync.in_use import disabled
 from yamlsched.sync.slot_plan import KeyHolder, NewRun
 from yamlsched.timetable import times
 from yamlsched.timetable.calendars import of_rows, without_skipped
@@ -282,7 +282,7 @@ def _check_active(connection: Connection[Any], namespace: str, job: Definition) 
             " would run its slots"
         )
     if not job.enabled:
-        why = disabled(files.environment_in_force(connection, namespace))
+        why = disabled(hosts.environment_in_use(connection, namespace))
         raise Refused(f'job "{job.job_type}" {why}: enable it to run its slots')
 
 

@@ -80,9 +80,9 @@ def taken(
     """Return what the handler of ``job`` takes. None without the file, or the job in it, and for a
     command.
 
-    So it is for a job of another ``namespace`` than the file's, unless this host presents the file
-    for it (``is_own``): its handler may be another one. ``paths`` are further folders with
-    handlers.
+    So it is for a job of another ``namespace`` than the file's, unless an option names it for the
+    file on this host (``is_own``): its handler may be another one. ``paths`` are further folders
+    with handlers.
     """
     try:
         loaded = load(file.read_bytes(), str(file), None)

@@ -31,7 +31,7 @@ from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Retention
 from yamlsched.schedule.load import load as load_file
-from yamlsched.sync import definitions, files
+from yamlsched.sync import definitions, hosts
 from yamlsched.text import names_for_log
 
 STDOUT = 1
@@ -172,10 +172,10 @@ instant.
 
 
 @dataclass(frozen=True)
-class FileInForce:
-    """The retention of the file in force; ``id`` is None if there is none."""
+class RetentionInUse:
+    """The retention of the file in use, if there is one."""
 
-    id: int | None
+    is_in_use: bool | None
     retention: dict[str, str]
     now: datetime
 
@@ -188,13 +188,13 @@ class PrunePosition:
     since: datetime = datetime.min.replace(tzinfo=UTC)
 
 
-def file_in_force(
+def retention_in_use(
     connection: psycopg.Connection[Any], namespace: str, now: datetime | None
-) -> FileInForce:
+) -> RetentionInUse:
     [row] = connection.execute(
-        load("retention")["in_force"], {"namespace": namespace, "now": now}
+        load("retention")["in_use"], {"namespace": namespace, "now": now}
     ).fetchall()
-    return FileInForce(row.id, row.retention or {}, row.now)
+    return RetentionInUse(row.is_in_use, row.retention or {}, row.now)
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class HousekeepingReport:
     runs: int = 0
     keys: int = 0
     effects: int = 0
-    files: int = 0
+    places: int = 0
     complete: bool = False
 
 
@@ -305,7 +305,7 @@ def housekeep(
     progress: Callable[[HousekeepingReport], None] = lambda report: None,
     archive: Archive | None = None,
 ) -> HousekeepingReport:
-    """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in force.
+    """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in use.
 
     Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls
     share the work. What is pruned is given to ``archive``, in the transaction that deletes it.
@@ -345,7 +345,7 @@ def _batches(
             break
         after = (runs[-1].definition_id, runs[-1].id)
         yield True
-    file = file_in_force(connection, namespace, now)
+    file = retention_in_use(connection, namespace, now)
     before = {name: file.now - age for name, age in _retention(file).ages().items()}
     position: PrunePosition | None = PrunePosition()
     while position is not None:
@@ -361,28 +361,28 @@ def _batches(
         ).rows:
             setattr(report, kind, getattr(report, kind) + pruned.rows)
             yield False
-    report.files = files.prune_unapplied(connection, namespace, now)
+    report.places = hosts.prune(connection, namespace, now)
     connection.execute(load("workers")["prune"], {"namespace": namespace, "now": now})
-    if file.id is not None:
-        done = {"in_force": file.id, "now": file.now}
+    if file.is_in_use:
+        done = {"namespace": namespace, "now": file.now}
         connection.execute(load("retention")["done"], done)
 
 
 def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
-    """Return whether the file in force says that what is pruned is archived."""
-    return _retention(file_in_force(connection, namespace, None)).archive is not None
+    """Return whether the file in use says that what is pruned is archived."""
+    return _retention(retention_in_use(connection, namespace, None)).archive is not None
 
 
-def _retention(file: FileInForce) -> Retention:
-    """Return the retention of the file in force. Raises EnvironmentFailed if its row was changed by
+def _retention(file: RetentionInUse) -> Retention:
+    """Return the retention of the file in use. Raises EnvironmentFailed if its row was changed by
     hand.
     """
     try:
         return Retention.from_row(file.retention)
     except (ValueError, TypeError) as error:
         raise EnvironmentFailed(
-            f"the retention of the file in force is not valid in the database: {error}; nothing is"
-            " pruned until it is corrected in yamlsched.schedule_files, or an edited file is"
+            f"the retention of the file in use is not valid in the database: {error}; nothing is"
+            " pruned until it is corrected in yamlsched.namespaces, or an edited file is"
             " applied"
         ) from error
 
@@ -391,8 +391,8 @@ def record_failure(
     connection: psycopg.Connection[Any], namespace: str, error: ArchiveFailed
 ) -> None:
     """Record for ``status`` and ``doctor`` that nothing is pruned, and why."""
-    file = file_in_force(connection, namespace, None)
-    if file.id is not None:
+    file = retention_in_use(connection, namespace, None)
+    if file.is_in_use:
         why = f"{socket.gethostname()}: {error}"
-        values = {"in_force": file.id, "error": why, "now": file.now}
+        values = {"namespace": namespace, "error": why, "now": file.now}
         connection.execute(load("retention")["failed"], values)

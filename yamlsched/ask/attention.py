@@ -16,19 +16,18 @@ from yamlsched.ask import health, runs, states
 from yamlsched.ask.health import (
     Health,
     JobHealth,
-    LackingHost,
+    UnstartableJob,
     able_but_down,
+    cannot_start_by_reason,
     drift,
     effects_in_doubt,
-    environment,
     first_places,
-    in_force,
-    lacks_by_reason,
-    not_in_force,
+    in_use,
+    not_in_use,
     pruning,
     queue,
     refusal,
-    time_presented,
+    time_held,
 )
 from yamlsched.ask.states import LAST, MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
@@ -123,7 +122,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         *_calendars(health),
         *_unsent(health),
         *unwritten(health),
-        *_lacks(health),
+        *_cannot_start(health),
         *in_doubt(health),
         *_dead_total(health, thresholds),
         *_lost_slots(health, thresholds),
@@ -148,11 +147,11 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "healthy": not reported,
         "problems": reported,
         "last_tick_at": health.last_tick_at,
-        "file_in_force": in_force(health),
+        "file_in_use": in_use(health),
         "other_files": drift(health),
-        "files_not_in_force": not_in_force(health),
+        "files_not_in_use": not_in_use(health),
         "refused_files": health.refused,
-        "lacks": health.lacks,
+        "cannot_start": health.cannot_start,
         "queue": queue(health),
         "limits": health.limits,
         "held_up": [held_up._asdict() for held_up in health.held_up],
@@ -174,7 +173,7 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         yield Problem(
             "tick",
             None,
-            f'no tick has ever presented a schedule for namespace "{health.namespace}"',
+            f'there has been no tick in namespace "{health.namespace}"',
             remedy,
         )
     elif health.now - health.last_tick_at > thresholds.max_tick_age:
@@ -189,25 +188,26 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
 
 def _refused(health: Health) -> Iterator[Problem]:
     for file in health.refused:
-        yield Problem("file", None, refusal(file), "run yamlsched validate there")
+        remedy = (
+            "correct --env, or use a separate namespace or database for each environment"
+            if file.is_other_environment
+            else "run yamlsched validate there"
+        )
+        yield Problem("file", None, refusal(file), remedy)
 
 
 def _files(health: Health) -> Iterator[Problem]:
-    current = in_force(health)
+    current = in_use(health)
     for file in drift(health):
-        time = approximate(time_presented(file, current))
+        time = approximate(time_held(file, current))
         of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
-        what = f"has presented another file ({file.hash[:8]}) for {time}; in force is {of}"
+        what = f"{first_places(file)} has had another file ({file.hash[:8]}) for {time}"
         remedy = "deploy the same version to all hosts, or run yamlsched sync with the right file"
-        if current is not None and current.environment != file.environment:
-            belongs = f"but the namespace belongs to {environment(current)}"
-            what = f"has presented a file for {environment(file)} for {time}, {belongs}"
-            remedy = "correct --env, or use a separate namespace or database for each environment"
-        yield Problem("file", None, f"{first_places(file)} {what}", remedy)
+        yield Problem("file", None, f"{what}; in use is {of}", remedy)
 
 
 def _pruning(health: Health) -> Iterator[Problem]:
-    if (current := in_force(health)) is not None and (what := pruning(current)):
+    if (current := in_use(health)) is not None and (what := pruning(current)):
         yield Problem(
             "prune", None, what, "correct the folder or retention.archive, then: yamlsched prune"
         )
@@ -237,30 +237,26 @@ def unwritten(health: Health) -> Iterator[Problem]:
         yield Problem("slots", None, what, "yamlsched sync")
 
 
-def _lacks(health: Health) -> Iterator[Problem]:
+def _cannot_start(health: Health) -> Iterator[Problem]:
     """Yield the jobs that no host can start. What one host can start is not a problem: the run goes
     there.
     """
-    lacking: dict[str, list[LackingHost]] = {}
-    for hosts in lacks_by_reason(health):
-        if hosts[0].is_everywhere:
-            lacking.setdefault(hosts[0].job_type, hosts)
-    for name, hosts in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
-        host = hosts[0]
-        places = join_first([each.place for each in hosts], MAX_NAMES)
-        remedy = (
-            "set the variable where workers run"
-            if host.waits
-            else "install it, or correct schedules.yaml"
-        )
+    lacking: dict[str, list[UnstartableJob]] = {}
+    for entries in cannot_start_by_reason(health):
+        if entries[0].is_everywhere:
+            lacking.setdefault(entries[0].job_type, entries)
+    for name, entries in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
+        entry = entries[0]
+        places = join_first([each.place for each in entries], MAX_NAMES)
+        remedy = "install it or set it where workers run, or correct schedules.yaml"
         what = (
-            f"no host can start job {name}: {host.reason}, on {places} since"
-            f" {rfc3339(host.since, 'seconds')}"
+            f"no host can start job {name}: {entry.reason}, on {places} since"
+            f" {rfc3339(entry.since, 'seconds')}"
         )
-        if able := able_but_down(host, health.now):
-            remedy = f"start the ticks of {host.down[0]} again"
-            what = f"no host can start job {name}: {able}; {places} cannot: {host.reason}"
-        yield Problem("lack", name, what, remedy, since=host.since)
+        if able := able_but_down(entry, health.now):
+            remedy = f"start the ticks of {entry.down[0]} again"
+            what = f"no host can start job {name}: {able}; {places} cannot: {entry.reason}"
+        yield Problem("lack", name, what, remedy, since=entry.since)
     if len(lacking) > MAX_LISTED_PROBLEMS:
         more = len(lacking) - MAX_LISTED_PROBLEMS
         yield Problem(
@@ -473,7 +469,7 @@ class NamespaceHealth:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs that the file in force has."""
+        """The number of jobs that the file in use has."""
         return self.health.totals.jobs
 
     @property
@@ -483,12 +479,10 @@ class NamespaceHealth:
 
     @property
     def is_in_use(self) -> bool:
-        """Return whether the namespace has jobs, unfinished work, or a host that
-        presents a file.
-        """
+        """Return whether the namespace has jobs, unfinished work, or a place that ticks."""
         now = self.health
-        is_presented = any(file.presented_by for file in now.files) or bool(now.refused)
-        return bool(self.jobs or self.open_runs or now.in_doubt_counts or is_presented)
+        has_places = any(file.places for file in now.files) or bool(now.refused)
+        return bool(self.jobs or self.open_runs or now.in_doubt_counts or has_places)
 
     @property
     def rank(self) -> tuple[Any, ...]:

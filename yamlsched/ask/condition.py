@@ -21,7 +21,7 @@ from yamlsched.db.query import fetch_column, load
 from yamlsched.durations import between
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
-from yamlsched.sync import files
+from yamlsched.sync import hosts
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
 from yamlsched.timetable.times import short_utc
@@ -61,11 +61,11 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
         if row.last_failure_run_id is not None
         else None
     )
-    off = off_reason(job, now.now, files.environment_in_force(connection, namespace))
+    off = off_reason(job, now.now, hosts.environment_in_use(connection, namespace))
     lines = [
         *_outcomes(row, now, failed),
         *(_waiting(run, now.now) for run in chain),
-        *(health.lack_of(job.job_type, now) if chain or row.overdue_since else ()),
+        *(health.why_no_host(job.job_type, now) if chain or row.overdue_since else ()),
         *([off] if off else ()),
         *_slots(row, job, now.now),
     ]

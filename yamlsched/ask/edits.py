@@ -1,4 +1,4 @@
-"""Edits on record: which commit was in force, and who changed what."""
+"""Edits on record: which commit was in use, and who changed what."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def changes(
 
 
 class Committed(Protocol):
-    """An edit, or a file in force, and its commit as far as it is known."""
+    """An edit, or a file in use, and its commit as far as it is known."""
 
     @property
     def hash(self) -> str: ...
@@ -129,8 +129,8 @@ class Committed(Protocol):
 
 
 @dataclass(frozen=True)
-class InForce:
-    """The edit that was in force at an instant, and the latest one until then that
+class InUse:
+    """The edit that was in use at an instant, and the latest one until then that
     changed the job.
     """
 
@@ -138,27 +138,27 @@ class InForce:
     job: Edit | None
 
 
-def in_force(
+def in_use(
     connection: psycopg.Connection[Any],
     namespace: str,
     at: datetime | None = None,
     job_type: str | None = None,
-) -> InForce | None:
-    """Return the edit in force for what was created at an instant; None for the instant: now. None
+) -> InUse | None:
+    """Return the edit in use for what was created at an instant; None for the instant: now. None
     before any edit.
 
     What was created at the very instant of an edit is what the definitions before it still owed.
     """
     latest = edits(connection, namespace, until=at, limit=1)
     of_job = edits(connection, namespace, until=at, limit=1, job_type=job_type) if job_type else []
-    return InForce(latest[0], next(iter(of_job), None)) if latest else None
+    return InUse(latest[0], next(iter(of_job), None)) if latest else None
 
 
-def as_fields(in_force: InForce | None) -> dict[str, Edit | None]:
+def as_fields(in_use: InUse | None) -> dict[str, Edit | None]:
     """Return the edits as fields of a JSON document."""
-    if in_force is None:
-        return {"edit_in_force": None, "last_edit_of_job": None}
-    return {"edit_in_force": in_force.file, "last_edit_of_job": in_force.job}
+    if in_use is None:
+        return {"edit_in_use": None, "last_edit_of_job": None}
+    return {"edit_in_use": in_use.file, "last_edit_of_job": in_use.job}
 
 
 def commit(edit: Committed) -> str | None:
@@ -176,16 +176,16 @@ def label(edit: Committed) -> str:
     return f'{head}: "{edit.subject}"' if edit.subject else head
 
 
-def sentences(in_force: InForce) -> tuple[str, str]:
-    """Return which edit was in force, and which one changed the job last: empty if that is the same
+def sentences(in_use: InUse) -> tuple[str, str]:
+    """Return which edit was in use, and which one changed the job last: empty if that is the same
     one.
     """
-    file = f"{label(in_force.file)}, applied {rfc3339(in_force.file.applied_at, 'seconds')}"
-    if in_force.job is None:
+    file = f"{label(in_use.file)}, applied {rfc3339(in_use.file.applied_at, 'seconds')}"
+    if in_use.job is None:
         return file, ""
-    if in_force.job.id == in_force.file.id:
+    if in_use.job.id == in_use.file.id:
         return f"{file}, which changed this job", ""
-    return file, f"{label(in_force.job)}, applied {rfc3339(in_force.job.applied_at, 'seconds')}"
+    return file, f"{label(in_use.job)}, applied {rfc3339(in_use.job.applied_at, 'seconds')}"
 
 
 def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The health of a namespace: the state of its jobs, and the files that its hosts present. Pure,
+"""The health of a namespace: the state of its jobs, and the files of its places. Pure,
 except for reads.
 """
 
@@ -26,6 +26,7 @@ from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Status, error_text
+from yamlsched.sync.hosts import MAX_STORED_ERRORS
 from yamlsched.text import join_first
 from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
@@ -126,48 +127,48 @@ class DoubtfulEffect:
 
 
 @dataclass(frozen=True)
-class PresentedFile:
-    """A version of schedules.yaml that is in force, or that hosts presented most recently."""
+class HeldFile:
+    """A version of schedules.yaml that is in use, or that places have."""
 
     hash: str
     environment: str
-    in_force: bool
+    in_use: bool
     applied_at: datetime | None
     applied_by: str | None  # host:path
     yamlsched_version: str | None
     tzdata_version: str | None
-    commit: str | None  # this and the next three: of the file in force, if they are known
+    commit: str | None  # this and the next three: of the file in use, if they are known
     is_dirty: bool
     author: str | None
     subject: str | None
-    presented_since_at: datetime | None
-    last_presented_at: datetime | None
-    presented_by: list[str]  # host:path
-    # of the file in force: nothing is pruned until an operator acts
+    since: datetime | None  # when the first of its places got it
+    seen_at: datetime | None  # when the latest of its places ticked
+    places: list[str]  # host:path
+    # of the file in use: nothing is pruned until an operator acts
     prune_failing_since: datetime | None = None
     prune_error: str | None = None  # host: reason
 
 
 @dataclass(frozen=True)
 class RefusedFile:
-    """A place whose file has errors and is not applied."""
+    """A place whose file has errors, or is of another environment, and is not applied."""
 
     place: str  # host:path
-    mistakes: int
+    mistakes: int  # at most as many as are stored
     since: datetime
     first_error: str | None = None
+    is_other_environment: bool = False
 
 
 @dataclass(frozen=True)
-class LackingHost:
-    """A place that cannot start a job. It claims none of its runs."""
+class UnstartableJob:
+    """A job that a place cannot start: it claims none of its runs."""
 
     job_type: str
     place: str  # host:path
     reason: str
-    waits: bool  # for a variable of requires_env
     since: datetime
-    is_everywhere: bool  # no place that ticks can start it
+    is_everywhere: bool  # no place that counts can start it
     down: list[str] = field(default_factory=list)  # hosts that could, and have stopped ticking
     down_at: datetime | None = None  # when the latest of them ticked
 
@@ -232,9 +233,9 @@ class Health:
     stuck: list[StuckRun]
     in_doubt: list[DoubtfulEffect]  # at most MAX_EFFECTS_IN_DOUBT
     in_doubt_counts: dict[tuple[str | None, str], int]  # by job and what they wait for
-    files: list[PresentedFile]
+    files: list[HeldFile]
     refused: list[RefusedFile]
-    lacks: list[LackingHost]  # at most MAX_EFFECTS_IN_DOUBT
+    cannot_start: list[UnstartableJob]  # at most MAX_EFFECTS_IN_DOUBT
     workers: list[WorkerHost]
     queues: list[QueueHealth]
     lost_slots: list[LostSlots]
@@ -248,9 +249,9 @@ class Health:
 LISTS: dict[str, type[Any]] = {
     "stuck": StuckRun,
     "in_doubt": DoubtfulEffect,
-    "files": PresentedFile,
+    "files": HeldFile,
     "refused": RefusedFile,
-    "lacks": LackingHost,
+    "cannot_start": UnstartableJob,
     "workers": WorkerHost,
     "queues": QueueHealth,
     "lost_slots": LostSlots,
@@ -352,7 +353,7 @@ def read_all(
 MAX_HOSTS = 3
 """Hosts that are named in a sentence."""
 DRIFT_TOLERANCE = timedelta(minutes=10)
-"""How long hosts may present another file than the one in force: a rolling deploy has ended by
+"""How long places may have another file than the one in use: a rolling deploy has ended by
 then.
 """
 
@@ -374,66 +375,69 @@ def effects_in_doubt(health: Health, waits_for: str) -> int:
 
 
 def refusal(file: RefusedFile) -> str:
-    """Return a sentence that says that a file is refused, and the first error, if it
-    is recorded.
-    """
-    errors = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
+    """Return a sentence that says that a file is refused, and the first error."""
     _, _, path = file.place.partition(":")
-    first = ": " + file.first_error.removeprefix(f"{path}:") if file.first_error else ""
-    return (
-        f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')};"
-        f" not applied{first}"
-    )
+    first = (file.first_error or "").removeprefix(path).lstrip(": ")
+    since = rfc3339(file.since, "seconds")
+    if file.is_other_environment:
+        return f"{file.place} {first or 'is not applied'}, since {since}"
+    more = " or more" if file.mistakes == MAX_STORED_ERRORS else ""
+    errors = "1 error" if file.mistakes == 1 else f"{file.mistakes}{more} errors"
+    return f"{file.place} has {errors} since {since}; not applied" + (first and f": {first}")
 
 
-def lacks_by_reason(health: Health, job: str | None = None) -> list[list[LackingHost]]:
+def cannot_start_by_reason(health: Health, job: str | None = None) -> list[list[UnstartableJob]]:
     """Return the places that cannot start a job for one reason, for each job and reason; with
     ``job``, of this one.
     """
-    groups: dict[tuple[str, str], list[LackingHost]] = {}
-    for host in health.lacks:
-        if job is None or host.job_type == job:
-            groups.setdefault((host.job_type, host.reason), []).append(host)
+    groups: dict[tuple[str, str], list[UnstartableJob]] = {}
+    for entry in health.cannot_start:
+        if job is None or entry.job_type == job:
+            groups.setdefault((entry.job_type, entry.reason), []).append(entry)
     return list(groups.values())
 
 
-def lack(hosts: Sequence[LackingHost], now: datetime) -> str:
-    """Return a sentence that says why hosts do not claim the runs of a job, and which host that
+def cannot_start(entries: Sequence[UnstartableJob], now: datetime) -> str:
+    """Return a sentence that says why places do not claim the runs of a job, and which host that
     could is down.
     """
-    places = join_first([host.place for host in hosts], MAX_HOSTS)
-    text = f"{places} cannot start job {hosts[0].job_type}: {hosts[0].reason}"
-    return text + (f"; {able}" if (able := able_but_down(hosts[0], now)) else "")
+    places = join_first([entry.place for entry in entries], MAX_HOSTS)
+    text = f"{places} cannot start job {entries[0].job_type}: {entries[0].reason}"
+    return text + (f"; {able}" if (able := able_but_down(entries[0], now)) else "")
 
 
-def able_but_down(host: LackingHost, now: datetime) -> str:
+def able_but_down(entry: UnstartableJob, now: datetime) -> str:
     """Return which hosts could start the job and have stopped ticking; "" if there is none, or
     another host can.
     """
-    if not host.is_everywhere or not host.down or host.down_at is None:
+    if not entry.is_everywhere or not entry.down or entry.down_at is None:
         return ""
     return (
-        f"{join_first(host.down, MAX_HOSTS)}, which can start it, last ticked"
-        f" {between(host.down_at, now)} ago"
+        f"{join_first(entry.down, MAX_HOSTS)}, which can start it, last ticked"
+        f" {between(entry.down_at, now)} ago"
     )
 
 
-def lack_of(job: str, health: Health) -> list[str]:
+def why_no_host(job: str, health: Health) -> list[str]:
     """Return why no host claims the runs of ``job``; empty if one that ticks can."""
     return [
-        lack(hosts, health.now) for hosts in lacks_by_reason(health, job) if hosts[0].is_everywhere
+        cannot_start(entries, health.now)
+        for entries in cannot_start_by_reason(health, job)
+        if entries[0].is_everywhere
     ]
 
 
-def lacks_of_run(connection: psycopg.Connection[Any], run: StoredRun, now: datetime) -> list[str]:
+def why_no_host_for(
+    connection: psycopg.Connection[Any], run: StoredRun, now: datetime
+) -> list[str]:
     """Return why no host claims a run that is late to begin; empty for any other run."""
     if run.status not in (Status.QUEUED, Status.FAILED) or run.waits or run.run_at > now:
         return []
-    return lack_of(run.job_type, read(connection, run.namespace, timedelta(hours=1), []))
+    return why_no_host(run.job_type, read(connection, run.namespace, timedelta(hours=1), []))
 
 
-def pruning(file: PresentedFile) -> str:
-    """Return why nothing is pruned by the file in force; "" if pruning works."""
+def pruning(file: HeldFile) -> str:
+    """Return why nothing is pruned by the file in use; "" if pruning works."""
     if file.prune_failing_since is None:
         return ""
     return (
@@ -442,44 +446,34 @@ def pruning(file: PresentedFile) -> str:
     )
 
 
-def first_places(file: PresentedFile) -> str:
-    return ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
+def first_places(file: HeldFile) -> str:
+    return join_first(file.places, MAX_HOSTS)
 
 
-def environment(file: PresentedFile) -> str:
-    return f'environment "{file.environment}"' if file.environment else "no environment"
-
-
-def in_force(health: Health) -> PresentedFile | None:
+def in_use(health: Health) -> HeldFile | None:
     """Return the file that was applied last."""
-    return next((file for file in health.files if file.in_force), None)
+    return next((file for file in health.files if file.in_use), None)
 
 
-def not_in_force(health: Health) -> Sequence[PresentedFile]:
-    """Return the other files that hosts present: held back, of another environment, or not updated
-    yet.
+def not_in_use(health: Health) -> Sequence[HeldFile]:
+    """Return the other files that places have: superseded, or not applied yet."""
+    return [file for file in health.files if not file.in_use]
+
+
+def drift(health: Health) -> list[HeldFile]:
+    """Return the files that places have had for longer than a rolling deploy takes, but are not in
+    use.
     """
-    return [file for file in health.files if not file.in_force]
+    current = in_use(health)
+    return [file for file in not_in_use(health) if time_held(file, current) > DRIFT_TOLERANCE]
 
 
-def drift(health: Health) -> list[PresentedFile]:
-    """Return the files that have been presented for longer than a rolling deploy takes, but are not
-    in force.
-    """
-    current = in_force(health)
-    return [
-        file for file in not_in_force(health) if time_presented(file, current) > DRIFT_TOLERANCE
-    ]
-
-
-def time_presented(file: PresentedFile, current: PresentedFile | None) -> timedelta:
-    """Return how long ``file`` was presented since ``current`` was applied."""
-    if file.presented_since_at is None or file.last_presented_at is None:
+def time_held(file: HeldFile, current: HeldFile | None) -> timedelta:
+    """Return how long places have had ``file`` since ``current`` was applied."""
+    if file.since is None or file.seen_at is None:
         return timedelta(0)
     applied_at = current.applied_at if current is not None else None
-    return file.last_presented_at - max(
-        file.presented_since_at, applied_at or file.presented_since_at
-    )
+    return file.seen_at - max(file.since, applied_at or file.since)
 
 
 def note(job: JobHealth, health: Health) -> str:

@@ -16,7 +16,7 @@ import psycopg
 
 from yamlsched import durations
 from yamlsched.ask import runs
-from yamlsched.ask.edits import in_force
+from yamlsched.ask.edits import in_use
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
 from yamlsched.db.connection import escape_for
 from yamlsched.db.query import fetch, fetch_column, load
@@ -68,8 +68,8 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
         data = schedule_file.read(file)
         place = {"hash": hashlib.sha256(data).hexdigest(), **_place(connection, file)}
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-            [applied] = fetch_column(connection, load("history")["namespace_of_file"], place)
-            return applied or _namespace_in(data, file)
+            [known] = fetch_column(connection, load("history")["namespace_of_file"], place)
+            return known or _namespace_in(data, file)
         return _namespace_in(data, file)
     if file != Path("schedules.yaml"):
         raise EnvironmentFailed(f"{file} does not exist: correct --file, or pass --namespace")
@@ -85,10 +85,10 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
 
 
 def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path) -> bool:
-    """Return whether this host presents ``file`` for a ``namespace`` that an option sets."""
+    """Return whether an option names ``namespace`` for ``file`` on this host."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
         place = {"namespace": namespace, **_place(connection, file)}
-        return bool(fetch_column(connection, load("history")["presents"], place)[0])
+        return bool(fetch_column(connection, load("history")["is_named"], place)[0])
     return False
 
 
@@ -264,7 +264,7 @@ def run_details(
             replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"})
             for entry in actions
         ],
-        edits=in_force(connection, run.namespace, run.created_at, run.job_type),
+        edits=in_use(connection, run.namespace, run.created_at, run.job_type),
         texts=texts,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.types.json import set_json_loads
 
-from yamlsched.ask.edits import InForce
+from yamlsched.ask.edits import InUse
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.durations import approximate, show
 from yamlsched.runs import progress
@@ -37,7 +37,7 @@ class RetriedAttempt:
 class RunDetails:
     """One run, with its failed attempts, effects, relatives and the actions of operators.
 
-    ``edits`` are those in force when it was created. ``texts`` are the attempts whose stacks and
+    ``edits`` are those in use when it was created. ``texts`` are the attempts whose stacks and
     outputs were read; None: all.
     """
 
@@ -50,7 +50,7 @@ class RunDetails:
     children: list[ChildRun]
     parent: StoredRun | None
     actions: list[OperatorAction]
-    edits: InForce | None
+    edits: InUse | None
     texts: list[int] | None = None
 
 

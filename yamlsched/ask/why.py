@@ -13,15 +13,15 @@ from psycopg import Connection
 
 from yamlsched import durations
 from yamlsched.ask import edits, runs
-from yamlsched.ask.edits import InForce
+from yamlsched.ask.edits import InUse
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.slots import Accounts, SlotAccount, accounts
 from yamlsched.db.query import fetch, load, now
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
-from yamlsched.sync import files
+from yamlsched.sync import hosts
 from yamlsched.sync.definitions import Definition
-from yamlsched.sync.in_force import disabled
+from yamlsched.sync.in_use import disabled
 from yamlsched.timetable import keys as spread
 from yamlsched.timetable import slots, times
 from yamlsched.timetable.calendars import of_rows, skipped_by
@@ -87,8 +87,8 @@ class SlotReport:
     next_slot: datetime | None = None
     job_is_off: str | None = None
     """That the job is retired, disabled or paused now, and since when."""
-    edits: InForce | None = None
-    """Those in force when the run was created, or when the slot was recorded as skipped."""
+    edits: InUse | None = None
+    """Those in use when the run was created, or when the slot was recorded as skipped."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ def explain(
 
 
 def sentences(report: SlotReport) -> list[str]:
-    """Return all that is known about a slot, which edits were in force, and why the job has no runs
+    """Return all that is known about a slot, which edits were in use, and why the job has no runs
     now.
     """
     off = report.job_is_off
@@ -151,7 +151,7 @@ def explain_day(
         connection, job, namespace, [slot.at for slot in islice(all_slots, MAX_SLOTS_OF_DAY)]
     )
     more = sum(1 for _ in all_slots)
-    off = off_reason(job, known.now, files.environment_in_force(connection, namespace))
+    off = off_reason(job, known.now, hosts.environment_in_use(connection, namespace))
     reports = _explained(connection, namespace, job, known)
     return DayReport(
         job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last)
@@ -198,7 +198,7 @@ def explain_slot(
 def _explained(
     connection: Connection[Any], namespace: str, job: Definition, known: Accounts
 ) -> list[SlotReport]:
-    environment = files.environment_in_force(connection, namespace)
+    environment = hosts.environment_in_use(connection, namespace)
     actions = (
         actions_on(connection, namespace, job)
         if any(gap.reason == "paused" for gap in known.gaps)
@@ -253,7 +253,7 @@ def _explain(
             report.verdict, decided_at = "skipped", gap.recorded_at
         report.lines.append(gap_sentence(gap, paused_by(gap, actions)))
     if decided_at is not None:
-        report.edits = edits.in_force(connection, namespace, decided_at, job.job_type)
+        report.edits = edits.in_use(connection, namespace, decided_at, job.job_type)
     if report.verdict == "no_slot" and mismatch:
         report.previous_slot, report.next_slot = neighbours(job, at, at)
         report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')

@@ -90,7 +90,7 @@ def _archive(
         archive = prune.own_archive(file.read(settings.file), settings.file, namespace)
     if archive is None:
         raise Refused(
-            f"the file in force archives what is pruned, and {settings.file} does not say where:"
+            f"the file in use archives what is pruned, and {settings.file} does not say where:"
             " pass --file, --archive DIR, or --no-archive to delete without an archive"
         )
     return archive

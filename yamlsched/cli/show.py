@@ -76,10 +76,10 @@ def command(
             return _follow(connection, id)
         details = history.run_details(connection, id)
         instant = now(connection)
-        lacks = health.lacks_of_run(connection, details.run, instant) if not output else []
+        reasons = health.why_no_host_for(connection, details.run, instant) if not output else []
     if not output:
         settings.echo(
-            Document(f"yamlsched show {id}", in_words(details, instant, full, lacks)),
+            Document(f"yamlsched show {id}", in_words(details, instant, full, reasons)),
             **document(details),
         )
         return OK
@@ -92,11 +92,11 @@ def command(
 
 
 def in_words(
-    details: RunDetails, now: datetime, full: bool, lacks: Sequence[str] = ()
+    details: RunDetails, now: datetime, full: bool, reasons: Sequence[str] = ()
 ) -> Iterator[Part]:
     """Yield what is shown of a run, and why no host claims it."""
     pairs = [(name, value) for name, value in facts(details, now) if value]
-    yield Facts([*pairs, *(("no host", line) for line in lacks)])
+    yield Facts([*pairs, *(("no host", line) for line in reasons)])
     if records := runs.attempts(details):
         yield Entries([attempt(record, full) for record in records])
     if details.effects:
@@ -192,8 +192,8 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
         yield "finished", _output.instant(run.finished_at) + last
     yield "owner", run.owner
     if details.edits is not None:
-        in_force, changed = sentences(details.edits)
-        yield "file", in_force
+        in_use, changed = sentences(details.edits)
+        yield "file", in_use
         yield "job edited", changed
     yield "payload", _json(run.payload) if run.payload else ""
     yield "result", _json(run.result) if run.result is not None else ""

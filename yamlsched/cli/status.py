@@ -15,14 +15,13 @@ from yamlsched.ask.health import (
     Health,
     JobHealth,
     QueueHealth,
+    cannot_start,
+    cannot_start_by_reason,
     drift,
     effects_in_doubt,
-    environment,
     first_places,
-    in_force,
-    lack,
-    lacks_by_reason,
-    not_in_force,
+    in_use,
+    not_in_use,
     note,
     refusal,
 )
@@ -38,7 +37,7 @@ from yamlsched.timetable.zones import zone_or_utc
 MAX_JOBS_LISTED = 30
 """Of more jobs, the healthy ones are only counted."""
 MAX_HOSTS_LISTED = 8
-MAX_LISTED_LACKS = 10
+MAX_LISTED_UNSTARTABLE = 10
 MAX_GROUPS_LISTED = 15
 HEADINGS = ("job", "state", "last success", "last failure", "streak", "next slot", "open", "note")
 FAILURES_SPAN = timedelta(days=1)
@@ -255,37 +254,31 @@ def queue_in_words(queue: QueueHealth, now: datetime) -> str:
 
 
 def files(health: Health) -> Iterator[tuple[str, str]]:
-    """Yield the file in force, and what other hosts present."""
-    file = in_force(health)
+    """Yield the file in use, and what other places have."""
+    file = in_use(health)
     if file is None:
         yield "file", "none has been applied"
     else:
         of = f" for {file.environment}" if file.environment else ""
         since = terminal.instant(file.applied_at)
-        yield "file", f"{file.hash[:8]}{of} in force since {since}, applied by {file.applied_by}"
+        yield "file", f"{file.hash[:8]}{of} in use since {since}, applied by {file.applied_by}"
         if file.commit is not None:
             yield "", label(file)
     drifted = drift(health)
-    for other in not_in_force(health):
-        text = f"{other.hash[:8]} is presented by {first_places(other)} "
-        if file is not None and file.environment != other.environment:
-            text += (
-                f"for {environment(other)}, but the namespace belongs to {environment(file)}: not"
-                " applied"
-            )
-        else:
-            text += f"since {terminal.instant(other.presented_since_at)}, and is not in force"
+    for other in not_in_use(health):
+        since = terminal.instant(other.since)
+        text = f"{first_places(other)} has {other.hash[:8]} since {since}, which is not in use"
         yield "", terminal.coloured("late", text) if other in drifted else text
     late = [
         *map(refusal, health.refused),
         *(calendar.what for calendar in health.calendars if calendar.has_ended),
     ]
-    lacks = lacks_by_reason(health)
-    late += [lack(hosts, health.now) for hosts in lacks[:MAX_LISTED_LACKS]]
+    lacking = cannot_start_by_reason(health)
+    late += [cannot_start(entries, health.now) for entries in lacking[:MAX_LISTED_UNSTARTABLE]]
     yield from (("", terminal.coloured("late", line)) for line in late)
     yield from (("", calendar.what) for calendar in health.calendars if not calendar.has_ended)
-    if len(lacks) > MAX_LISTED_LACKS:
-        yield "", f"{len(lacks) - MAX_LISTED_LACKS} more: yamlsched status --format json"
+    if more := len(lacking[MAX_LISTED_UNSTARTABLE:]):
+        yield "", f"{more} more: yamlsched status --format json"
 
 
 def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:

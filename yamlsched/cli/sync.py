@@ -26,7 +26,7 @@ MAX_LISTED_JOBS = 20
     uses="file dsn env namespace logging",
     help=(
         "Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick"
-        " would hold back, or one for another environment, if --env or YAMLSCHED_ENV names it."
+        " waits with, or one for another environment, if --env or YAMLSCHED_ENV names it."
     ),
 )
 @_filters.path_option

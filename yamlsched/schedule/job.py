@@ -128,7 +128,7 @@ class Retention:
         }
 
     def to_row(self) -> dict[str, str]:
-        """Return the JSON object that schedule_files stores: durations as the file writes them."""
+        """Return the JSON object that namespaces stores: durations as the file writes them."""
         ages = {name: durations.show(age) for name, age in self.ages().items()}
         return ages if self.archive is None else {**ages, "archive": self.archive}
 

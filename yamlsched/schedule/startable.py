@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from yamlsched.schedule import commands, paths
 from yamlsched.schedule.commands import Obstacle
@@ -17,36 +16,27 @@ from yamlsched.schedule.lookup import Sources, split_path
 from yamlsched.schedule.source import Finding
 
 
-class Lack(NamedTuple):
-    """Why this host cannot start a job. ``waits``: for a variable of requires_env, however long it
-    takes.
-    """
-
-    reason: str
-    waits: bool = False
-
-
-def lacks(
+def unstartable(
     jobs: Mapping[str, Job],
     file: Path,
     folders: Sequence[str] | None,
     environment: Mapping[str, str],
-) -> dict[str, Lack]:
-    """Return what keeps this host from starting enabled jobs of ``file``, by name. No code is
-    imported.
+) -> dict[str, str]:
+    """Return why this host cannot start enabled jobs of ``file``, by name. No code is imported.
 
     ``folders`` are those of --path; None skips the checks of modules, programs and directories.
     """
     host = _Host(file, environment)
-    lacks: dict[str, Lack] = {}
+    reasons: dict[str, str] = {}
     for name, job in jobs.items():
         if not job.enabled:
             continue
-        if reason := missing_variables(job, environment):
-            lacks[name] = Lack(reason, waits=True)
-        elif folders is not None and (reason := host.obstacle(job, folders)):
-            lacks[name] = Lack(reason)
-    return lacks
+        reason = missing_variables(job, environment)
+        if not reason and folders is not None:
+            reason = host.obstacle(job, folders)
+        if reason:
+            reasons[name] = reason
+    return reasons
 
 
 def missing_variables(job: Job, environment: Mapping[str, str]) -> str:

@@ -20,7 +20,8 @@ from yamlsched import db
 from yamlsched.db.connection import SESSION_SETTINGS
 from yamlsched.entry_points import may_have_plugins
 from yamlsched.errors import YamlschedError
-from yamlsched.sync.files import ScheduleFile, Snapshot, as_namespace, needs_sync, poll
+from yamlsched.sync.files import ScheduleFile, as_namespace
+from yamlsched.sync.hosts import Snapshot, needs_sync, poll
 from yamlsched.worker.permits import CRON_UNSENT, permit_folder
 
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--cron"}

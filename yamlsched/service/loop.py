@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import tzdata  # type: ignore[import-untyped]
 from psycopg import Connection
 
 from yamlsched import db, log, plugins
-from yamlsched.db import query
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.runs.claiming import ClaimScope
@@ -36,8 +33,9 @@ from yamlsched.service.steps import (
     sync_if_needed,
 )
 from yamlsched.service.workers import claimable, create_worker, register, run_worker
+from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, SyncResult
-from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
+from yamlsched.sync.flow import account_for_due_slots
 from yamlsched.worker import clock, companions
 from yamlsched.worker.executor import wait
 from yamlsched.worker.sessions import run_in_helper
@@ -60,7 +58,7 @@ def loop(
     findings.
     """
     result, syncs = WorkResult(), options.worker is None
-    schedule = target.read_file()
+    schedule = replace(target.read_file(), syncs=syncs)
     with target.database() as dsn, db.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
         read = sync_if_needed if syncs else inspect
@@ -268,20 +266,17 @@ class SyncTask:
         """Sync in another process: reading a large file would delay the renewal of leases."""
         with db.connect(self.dsn) as connection:
             try:
-                schedule = self.target.read_file()
+                schedule = replace(self.target.read_file(), syncs=self.syncs)
             except EnvironmentFailed as error:
                 return self._sync_without_file(connection, str(error))
             snapshot = poll_database(connection, schedule, may_migrate=False)
             read = sync_if_needed if self.syncs else inspect
             result = read(connection, schedule, snapshot)
-            if result.namespace is None:
-                result.namespace = self.namespace
-                self._account_for_due_slots(connection, result)
             file, scope = self._claimable(connection, schedule, result)
         if not result.is_readable:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
         upkeeps = result.may_claim and self.syncs
-        if upkeeps and not housekeep(self.dsn, result.namespace, snapshot, schedule):
+        if upkeeps and not housekeep(self.dsn, str(result.namespace), snapshot, schedule):
             result.has_findings = True
         if upkeeps and has_targets(schedule, snapshot):
             result.add_findings(*notify(self.dsn, schedule, result, sends=False))
@@ -321,16 +316,14 @@ class SyncTask:
         """Create the runs of due slots although the file cannot be opened; the worker continues
         unchanged.
         """
-        result = SyncResult(self.namespace)
+        schedule, result = self.target.unreadable_file(), SyncResult(self.namespace)
+        snapshot = hosts.poll(
+            connection, schedule, None, self.namespace, writes=self.syncs, errors=[error]
+        )
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim and self.syncs:
-            self._account_for_due_slots(connection, result)
-        return SyncUpdate(query.now(connection), result.messages, True, self.may_claim)
-
-    def _account_for_due_slots(self, connection: Connection[Any], result: SyncResult) -> None:
-        account_for_due_slots(
-            connection, result, tzdata.IANA_VERSION, None, time.monotonic() + MAX_SYNC_SECONDS
-        )
+            account_for_due_slots(connection, result, snapshot, schedule.version)
+        return SyncUpdate(snapshot.now, result.messages, True, self.may_claim)
 
 
 def _until_next_minute(now: datetime) -> float:

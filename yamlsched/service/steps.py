@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,21 +16,16 @@ from psycopg import Connection
 from yamlsched import db, log, plugins
 from yamlsched.act import notes, prune
 from yamlsched.db.connection import SESSION_SETTINGS, reason
-from yamlsched.errors import Refused, YamlschedError
+from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
+from yamlsched.schedule.file import absolute
 from yamlsched.schedule.job import NotifyTarget
 from yamlsched.schedule.load import load
 from yamlsched.sync import definitions
 from yamlsched.sync.apply import inspect_file
-from yamlsched.sync.files import (
-    ScheduleFile,
-    Snapshot,
-    SyncResult,
-    Verdict,
-    current,
-    needs_sync,
-    poll,
-)
+from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import sync
+from yamlsched.sync.hosts import Snapshot, current, namespace_of_refused, needs_sync, poll
+from yamlsched.sync.in_use import Verdict
 
 MAX_HOUSEKEEPING_SECONDS = 5.0
 HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
@@ -61,12 +56,15 @@ class Target:
     may_migrate: bool = False
 
     def read_file(self) -> ScheduleFile:
-        """Return the file as this host presents it. Raises EnvironmentFailed if it
-        cannot be read.
-        """
+        """Return the file as this place has it. Raises EnvironmentFailed if it cannot be read."""
         folders = tuple(map(os.path.realpath, self.handler_folders))
         schedule = ScheduleFile.read(self.file, self.environment, folders, self.namespace)
         return replace(schedule, folders=folders, queues=self.queues)
+
+    def unreadable_file(self) -> ScheduleFile:
+        """Return the file of this place if it cannot be read."""
+        path = str(absolute(self.file))
+        return ScheduleFile(b"", path, self.environment or "", namespace_override=self.namespace)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +138,17 @@ def inspect(connection: Connection[Any], schedule: ScheduleFile, snapshot: Snaps
     return result
 
 
+def note_unreadable(target: Target, error: EnvironmentFailed) -> None:
+    """Note that the file cannot be read, if the database can be reached: this place keeps the one
+    that it had.
+    """
+    schedule = target.unreadable_file()
+    errors = suppress(psycopg.Error, YamlschedError)
+    with errors, target.database() as dsn, db.connect(dsn) as connection:
+        namespace = namespace_of_refused(connection, schedule)
+        poll(connection, schedule, None, namespace, errors=[str(error)])
+
+
 def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     """Prune a little if it is time to, and return False if that failed. A failure stops nothing
     else.
@@ -152,7 +161,7 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
             if prune.is_archived(connection, namespace):
                 archive = prune.own_archive(schedule.data, schedule.real_file, namespace)
                 if archive is None:
-                    # the file in force archives, and this host's does not say where: others will
+                    # the file in use archives, and this host's does not say where: others will
                     # prune
                     return True
             try:

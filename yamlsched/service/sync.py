@@ -9,12 +9,13 @@ from yamlsched import db
 from yamlsched.ask.runs import namespaces
 from yamlsched.service.steps import Target, file_targets, restore_targets
 from yamlsched.sync import flow
-from yamlsched.sync.files import SyncResult, Verdict
+from yamlsched.sync.files import SyncResult
+from yamlsched.sync.in_use import Verdict
 from yamlsched.text import join_first
 
 
 def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncResult:
-    """Bring the database to the file, also to one that a tick would hold back, or one for another
+    """Bring the database to the file at once, also to one that waits in a tick, or one for another
     environment.
 
     ``confirm`` is called before an option creates one more namespace, which is more often a typo.
@@ -27,7 +28,7 @@ def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncRe
             confirm(
                 f'create namespace "{schedule.namespace_override}" beside {join_first(known, 5)}'
             )
-        result = flow.sync(connection, schedule, at_once=True)
+        result = flow.sync(connection, schedule)
         if result.verdict is Verdict.CURRENT:
             targets = file_targets(schedule, result)
             result.add_findings(*restore_targets(connection, schedule, result, targets))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from yamlsched import db, plugins
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.service.steps import (
     OnMessages,
     Target,
@@ -10,6 +11,7 @@ from yamlsched.service.steps import (
     WorkResult,
     has_targets,
     housekeep,
+    note_unreadable,
     notify,
     poll_database,
     sync_if_needed,
@@ -45,7 +47,12 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
 def _tick(
     target: Target, options: WorkOptions, on_messages: OnMessages, result: WorkResult
 ) -> None:
-    schedule = target.read_file()
+    try:
+        schedule = target.read_file()
+    except EnvironmentFailed as error:
+        if not target.may_migrate:  # else it may be the embedded database of no schedule
+            note_unreadable(target, error)
+        raise
     with target.database() as dsn:
         with db.connect(dsn) as connection:
             snapshot = poll_database(connection, schedule, target.may_migrate)

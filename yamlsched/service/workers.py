@@ -11,17 +11,17 @@ from typing import Any
 from psycopg import Connection
 
 from yamlsched import log, plugins
-from yamlsched.db import migrations, query
+from yamlsched.db import migrations
 from yamlsched.db.connection import escape_for
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.shared.pool import BytePermits, SharedPool
 from yamlsched.plugins import WorkerTask
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
-from yamlsched.schedule import startable as startable_jobs
+from yamlsched.schedule import startable
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.service.steps import Target, WorkOptions, WorkResult
-from yamlsched.sync import revision
+from yamlsched.sync import hosts, revision
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
@@ -137,7 +137,7 @@ def claimable(
     jobs = claimable_jobs(connection, schedule, synced)
     _report_unknown_queues(schedule, synced)
     jobs = {name: job for name, job in jobs.items() if schedule.serves(job.queue, job.queue_rules)}
-    jobs = startable(connection, schedule, namespace, jobs)
+    jobs = startable_jobs(connection, schedule, namespace, jobs)
     code = revision.of_code(str(schedule.real_file), os.environ)
     return jobs, claiming.scope(connection, namespace, jobs, code, has_end)
 
@@ -152,29 +152,15 @@ def _report_unknown_queues(schedule: ScheduleFile, synced: SyncResult) -> None:
             synced.has_findings = True
 
 
-def startable(
+def startable_jobs(
     connection: Connection[Any], schedule: ScheduleFile, namespace: str, jobs: Mapping[str, Job]
 ) -> dict[str, Job]:
-    """Return the jobs that this host can start, and store what keeps it from starting the others.
-
-    A job whose code is missing on every host stays: its runs end with the reason.
+    """Return the jobs that this host can start, and store what keeps it from starting the
+    others.
     """
-    place = {
-        "namespace": namespace,
-        "host": escape_for(connection, schedule.host),
-        "path": escape_for(connection, schedule.path),
-        "now": None,
-    }
-    lacks = startable_jobs.lacks(jobs, schedule.real_file, schedule.handler_path, os.environ)
-    parameters = {
-        "names": list(lacks),
-        "reasons": [lack.reason for lack in lacks.values()],
-        "waits": [lack.waits for lack in lacks.values()],
-    }
-    if added := query.fetch_column(
-        connection, query.load("lacks")["record"], {**place, **parameters}
-    ):
-        names, reason = names_for_log(added), lacks[added[0]].reason
+    missing = startable.unstartable(jobs, schedule.real_file, schedule.handler_path, os.environ)
+    if added := hosts.store_cannot_start(connection, namespace, schedule, missing):
+        names, reason = names_for_log(added), missing[added[0]]
         log.warning(
             "jobs.not_startable",
             file=schedule.path,
@@ -182,10 +168,7 @@ def startable(
             reason=reason,
             see="yamlsched status",
         )
-    if not all(lack.waits for lack in lacks.values()):
-        for name in query.fetch_column(connection, query.load("lacks")["lacked_everywhere"], place):
-            lacks.pop(name, None)
-    return {name: job for name, job in jobs.items() if name not in lacks}
+    return {name: job for name, job in jobs.items() if name not in missing}
 
 
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:

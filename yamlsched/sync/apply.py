@@ -1,6 +1,4 @@
-"""A file that is not known to be in force: check it and apply it, or report why it is
-not applied.
-"""
+"""Decide what to do with the file that a place has, and apply it. See docs/catchup.md."""
 
 from __future__ import annotations
 
@@ -17,82 +15,76 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.schedule import checks, formats, load
 from yamlsched.schedule.checks import Checked
-from yamlsched.schedule.job import Job
+from yamlsched.schedule.job import DEFAULT_ROW, Job, to_row
 from yamlsched.schedule.load import Loaded
-from yamlsched.schedule.source import Diagnostic
-from yamlsched.sync import converge, definitions, files, in_force, revision
-from yamlsched.sync.files import (
+from yamlsched.sync import converge, definitions, hosts, revision
+from yamlsched.sync.files import ScheduleFile, SyncResult
+from yamlsched.sync.hosts import Snapshot
+from yamlsched.sync.in_use import (
     REFUSED,
-    FileState,
-    ScheduleFile,
-    Snapshot,
-    SyncResult,
+    WAITS,
     Verdict,
-    current,
+    decide,
+    explain,
     is_older,
-    newest_version,
+    waits_too_long,
 )
 from yamlsched.sync.revision import Revision
 from yamlsched.text import names_for_log
 
 LOCK_TIMEOUT_SECONDS = 5.0
 """How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
-MAX_STORED_ERRORS = 20
-"""Errors of a refused file that are stored."""
-MAX_STORED_CHARS = 1_000
-"""Of each."""
 MAX_LOGGED_FINDINGS = 20
 """Findings of plugins that are logged."""
-AT_ONCE_LOCK_TIMEOUT_SECONDS = 30.0
+BY_HAND_LOCK_TIMEOUT_SECONDS = 30.0
 """The same for ``yamlsched sync``."""
 
 
 @dataclass
 class FileSync:
-    """The sync of one file that is not known to be in force. What it does and finds is added to
-    ``result``.
+    """The sync of one file that is not known to be in use. What it does and finds is added to
+    ``result``. ``snapshot`` is that of its latest poll.
     """
 
     connection: Connection[Any]
     schedule: ScheduleFile
     result: SyncResult
+    snapshot: Snapshot
     now: datetime | None = None
-    at_once: bool = False
+
+    def __post_init__(self) -> None:
+        """Note whether the place had the file at its tick before: later polls write it."""
+        self.had_file = self.snapshot.had_file
 
     def apply_if_due(self) -> None:
-        """Apply the file if it is valid and to be in force."""
-        # The namespace of a file that was read before is known: one that is held back is not read
-        # again every minute.
-        if self.result.namespace is not None and self._is_held_back(self._decide()):
+        """Apply the file if it is valid and to be in use."""
+        # One that waits is not read again each minute.
+        if self._is_stopped():
             return
         loaded, checked = self._read()
         if checked.errors or loaded.namespace is None:
             self._refuse(loaded, checked)
             return
         _log_findings(self.schedule, loaded)
-        self.result.namespace = loaded.namespace
-        # before the transaction, which may be long: the next tick of this host presents the file,
-        # too
-        snapshot = files.poll_rows(
-            self.connection, self.schedule.presented(), self.now, loaded.namespace
-        )
-        self.result.messages += in_force.move_messages(self.schedule, snapshot)
-        revised = revision.read(str(self.schedule.real_file), self.schedule.data, os.environ)
-        if revised.problem:
-            log.info(
-                "revision.unknown",
-                file=self.schedule.path,
-                error=revised.problem,
-                remedy=revised.remedy or None,
-            )
+        # before the transaction, which may be long: the next tick of this place writes its row, too
+        self._poll(loaded.namespace, is_valid=True)
+        if self._is_stopped():
+            return
+        revised = self._revision()
         with self.connection.transaction():
-            timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
-            files.lock_namespace(self.connection, loaded.namespace, timeout)
-            state = self._decide()
+            by_hand = self.schedule.by_hand
+            timeout = BY_HAND_LOCK_TIMEOUT_SECONDS if by_hand else LOCK_TIMEOUT_SECONDS
+            hosts.lock_namespace(self.connection, loaded.namespace, timeout)
+            self._poll(loaded.namespace, is_valid=True, writes=False)
+            retired = sorted(
+                set(definitions.names(self.connection, loaded.namespace)) - loaded.jobs.keys()
+            )
+            if self._is_stopped(retired):
+                return
             if self.result.verdict is Verdict.CURRENT:
                 converge.repair_limits(self.connection, loaded.namespace, loaded.limits, self.now)
-            elif not self._is_held_back(state):
-                self._apply(state, loaded, revised)
+            else:
+                self._apply(loaded, revised)
         if changes := self.result.changes:
             log.info(
                 "sync.applied",
@@ -108,9 +100,7 @@ class FileSync:
             self.result.add_findings(*changes.problems)
 
     def report_failure(self, error: Exception) -> None:
-        """Report that the file could not be applied now. The tick continues, except in another
-        environment.
-        """
+        """Report that the file could not be applied now. The tick continues."""
         self.result.verdict, self.result.changes = None, None
         why = reason(error) if isinstance(error, psycopg.Error) else str(error)
         log.warning(
@@ -121,28 +111,29 @@ class FileSync:
         self.result.add_findings(
             f"{self.schedule.path} is not applied: {why}. The next tick tries again"
         )
-        self._check_environment()
 
     def inspect(self) -> SyncResult:
         """Return the verdict on the file, without applying it or creating runs."""
-        result, namespace = self.result, self.result.namespace
-        if namespace is None:
+        if self.snapshot.namespace is None:
             loaded, checked = self._read()
-            namespace = self._keep_presenting(loaded)
-            result.has_findings = bool(checked.errors)
-            _report_left_out(self.schedule, loaded, checked.jobs, len(checked.errors))
-        if namespace is not None:
-            result.namespace = namespace
-            state = self._check_environment()
-            if result.verdict in REFUSED:
-                return result
-            if state is None or state.in_force_id is None:
-                result.namespace = None
-            elif (
-                verdict := in_force.decide(state, self.schedule.version, at_once=False)
-            ) is Verdict.HELD_BACK:
-                result.verdict = verdict
-        return result
+            if checked.errors or loaded.namespace is None:
+                self.result.has_findings = True
+                self._note_refusal(loaded, checked)
+                _report_left_out(self.schedule, loaded, checked.jobs, len(checked.errors))
+            else:
+                self._poll(loaded.namespace, is_valid=True)
+        if self._is_stopped():
+            return self.result
+        if self.snapshot.in_use is None:
+            self.result.namespace = None
+        self.result.verdict = None
+        return self.result
+
+    def _poll(self, namespace: str | None, **options: Any) -> None:
+        """Poll again, at the same instant: it is the same tick."""
+        now = self.now or self.snapshot.now
+        self.snapshot = hosts.poll(self.connection, self.schedule, now, namespace, **options)
+        self.result.namespace = self.snapshot.namespace
 
     def _read(self) -> tuple[Loaded, Checked]:
         """Read and check the file; its valid jobs are those of the result."""
@@ -157,99 +148,88 @@ class FileSync:
         self.result.queues = frozenset(loaded.queues) if loaded.is_readable else None
         return loaded, checked
 
-    def _state(self) -> FileState:
-        presented = self.schedule.presented()
-        return files.state(self.connection, str(self.result.namespace), presented, self.now)
+    def _revision(self) -> Revision:
+        revised = revision.read(str(self.schedule.real_file), self.schedule.data, os.environ)
+        if revised.problem:
+            log.info(
+                "revision.unknown",
+                file=self.schedule.path,
+                error=revised.problem,
+                remedy=revised.remedy or None,
+            )
+        return revised
 
-    def _decide(self) -> FileState:
-        state = self._state()
-        self.result.verdict = in_force.decide(
-            state, self.schedule.version, self.at_once, self.schedule.names_environment
+    def _is_stopped(self, retired: Sequence[str] = ()) -> bool:
+        """Decide what to do with the file; return whether that is not to apply it, and report
+        why.
+        """
+        seen, result = self.snapshot, self.result
+        place = seen.place(self.schedule)._replace(had_file=self.had_file)
+        result.verdict = verdict = decide(
+            place, seen.others, seen.in_use, seen.was_in_use, seen.now, bool(retired)
         )
-        return state
-
-    def _is_held_back(self, state: FileState) -> bool:
-        """Return whether the verdict is not to apply the file, and report why."""
-        verdict = self.result.verdict
-        if verdict is not Verdict.HELD_BACK and verdict not in REFUSED:
+        if verdict is Verdict.UNCONFIRMED:
+            log.info(
+                "sync.waits",
+                file=self.schedule.path,
+                hash=self.schedule.sha256[:8],
+                retires=names_for_log(retired),
+                until="the next tick with this file",
+            )
+            return True
+        if verdict not in (*REFUSED, *WAITS):
             return False
-        self.result.messages.append(
-            in_force.explain(verdict, state, self.schedule.path, self.schedule.version)
-        )
-        self.result.has_findings |= (
-            self.at_once or verdict in REFUSED or in_force.is_held_too_long(state)
-        )
+        namespace = str(result.namespace)
+        why = explain(verdict, place, self.schedule.path, namespace, seen.in_use)
+        result.messages.append(why)
+        if verdict is Verdict.OTHER_ENVIRONMENT:
+            self._poll(namespace, errors=[why])
+        if verdict in REFUSED:
+            result.has_findings = True
+        elif seen.in_use is not None:
+            result.has_findings |= waits_too_long(place, seen.in_use, seen.now)
         return True
 
-    def _check_environment(self) -> FileState | None:
-        """Report if the namespace belongs to another environment, or is not this host's: then
-        nothing is claimed.
-        """
-        if self.result.namespace is None:
-            return None
-        state = self._state()
-        if state.other_namespace is not None and not self.schedule.may_move:
-            self.result.verdict = Verdict.OTHER_NAMESPACE
-        elif in_force.is_of_another_environment(state, self.schedule.version):
-            self.result.verdict = Verdict.OTHER_ENVIRONMENT
-        if self.result.verdict in REFUSED:
-            self._is_held_back(state)
-        return state
-
-    def _keep_presenting(
-        self, loaded: Loaded, errors: Sequence[Diagnostic] | None = None
-    ) -> str | None:
-        """Continue to present what this host presented before, and return its namespace, else that
-        of the file.
-        """
-        presented = self.schedule.presented()
-        mistakes = None if errors is None else max(1, len(errors))
-        lines = [
-            formats.one_line(error)[:MAX_STORED_CHARS]
-            for error in (errors or ())[:MAX_STORED_ERRORS]
+    def _note_refusal(self, loaded: Loaded, checked: Checked) -> None:
+        """Note that the file is refused; this place keeps the one that it had."""
+        errors = [formats.one_line(error) for error in checked.errors] or [
+            "the file cannot be read"
         ]
-        namespace = files.keep_presenting(
-            self.connection, presented, self.now, mistakes, loaded.namespace, lines
-        )
-        return namespace or loaded.namespace
+        known = hosts.namespace_of_refused(self.connection, self.schedule, loaded.namespace)
+        self._poll(known, errors=errors)
+        self.result.verdict = None
 
     def _refuse(self, loaded: Loaded, checked: Checked) -> None:
-        errors = max(1, len(checked.errors))
-        self.result.namespace = self._keep_presenting(loaded, checked.errors)
+        self._note_refusal(loaded, checked)
         self.result.add_findings(*(formats.text(error) for error in checked.errors))
+        errors = max(1, len(checked.errors))
         log.error(
             "sync.refused", file=self.schedule.path, hash=self.schedule.sha256[:8], mistakes=errors
         )
         _report_left_out(self.schedule, loaded, checked.jobs, errors)
-        self._check_environment()
+        if self.snapshot.verdict(self.schedule) in REFUSED:
+            self._is_stopped()  # nothing is claimed
 
-    def _apply(self, state: FileState, loaded: Loaded, revised: Revision) -> None:
-        """Write the definitions and which file is in force, inside the caller's transaction."""
-        connection, version, namespace = (
-            self.connection,
-            self.schedule.version,
-            str(loaded.namespace),
+    def _apply(self, loaded: Loaded, revised: Revision) -> None:
+        """Write the definitions and which file is in use, inside the caller's transaction."""
+        connection, schedule = self.connection, self.schedule
+        version, namespace, in_use = schedule.version, str(loaded.namespace), self.snapshot.in_use
+        former = in_use.version if in_use else version
+        is_behind = is_older(version.tzdata_version, former.tzdata_version)
+        recompute = is_older(former.tzdata_version, version.tzdata_version) or is_older(
+            former.yamlsched_version, version.yamlsched_version
         )
-        is_covered = version.is_covered_by(state.in_force_yamlsched, state.in_force_tzdata)
-        recompute = state.in_force_id is not None and not is_covered
-        is_behind = is_older(version.tzdata_version, state.in_force_tzdata or "")
         changes = converge.converge(
             connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind
         )
         definitions.put_targets(connection, namespace, loaded.notify)
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
-            files.mark_applied(
-                connection, namespace, self.schedule.presented(), retention, changes.now
-            )
-        elif state.in_force_id is not None:
-            # The newest of each version: hosts with crossed versions would otherwise renew the file
-            # in turns forever.
-            yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)
-            tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
-            files.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)
+            hosts.use(connection, schedule, namespace, retention, revised.shown, changes.now)
+        else:
+            hosts.renew(connection, namespace, version)
         if self.result.verdict is Verdict.APPLY or changes.edits:
-            converge.record(connection, self.schedule, loaded, revised, changes)
+            converge.record(connection, schedule, loaded, revised, changes)
         self.result.changes = changes
 
 
@@ -260,8 +240,10 @@ def inspect_file(
     now: datetime | None = None,
 ) -> SyncResult:
     """Return the verdict on the file, without applying it or creating runs."""
-    known = current(snapshot, schedule)
-    return known or FileSync(connection, schedule, SyncResult(snapshot.namespace), now).inspect()
+    known = hosts.current(snapshot, schedule)
+    if known is not None:
+        return known
+    return FileSync(connection, schedule, SyncResult(snapshot.namespace), snapshot, now).inspect()
 
 
 def claimable_jobs(
@@ -269,8 +251,8 @@ def claimable_jobs(
 ) -> dict[str, Job]:
     """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
 
-    While the file is held back, only those whose handler or command, and queue, are those of the
-    file in force: a service that shares the namespace by mistake may have a job of the same name.
+    While the file waits, only those that run the same, in the same queue, in the file in use: a
+    service that shares the namespace by mistake may have a job of the same name.
     """
     jobs = result.jobs
     if jobs is None:
@@ -282,13 +264,10 @@ def claimable_jobs(
         _report_left_out(
             schedule, loaded, jobs, sum(entry.severity == "error" for entry in loaded.diagnostics)
         )
-    if result.verdict is Verdict.HELD_BACK and result.namespace is not None:
-        known = definitions.targets(connection, result.namespace)
-        jobs = {
-            name: job
-            for name, job in jobs.items()
-            if known.get(name) == (job.handler, job.command, job.queue)
-        }
+    if result.verdict in WAITS and result.namespace is not None:
+        rows = list(map(to_row, jobs.values()))
+        same = definitions.same_programs(connection, result.namespace, rows, DEFAULT_ROW)
+        jobs = {name: jobs[name] for name in same}
     return jobs
 
 

@@ -14,7 +14,8 @@ from psycopg.types.json import Jsonb
 from yamlsched.db.query import fetch_column, load
 from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.schedule.job import NotifyTarget
-from yamlsched.sync import files
+from yamlsched.sync import hosts
+from yamlsched.sync.in_use import FileVersion
 
 RESTORE_LOCK_TIMEOUT_SECONDS = 1.0
 
@@ -89,6 +90,17 @@ def differences(
         return cursor.fetchall()
 
 
+def same_programs(
+    connection: Connection[Any],
+    namespace: str,
+    jobs: Sequence[Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+) -> list[str]:
+    """Return the names of the ``jobs`` whose attempts would execute the same by the file in use."""
+    parameters = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
+    return fetch_column(connection, load("definitions")["same_programs"], parameters)
+
+
 def read(connection: Connection[Any], ids: Sequence[int]) -> list[Definition]:
     """Return definitions, in the order of their ids."""
     with connection.cursor(row_factory=class_row(Definition)) as cursor:
@@ -112,15 +124,7 @@ def find(connection: Connection[Any], namespace: str, job_type: str) -> Definiti
 
 def names(connection: Connection[Any], namespace: str) -> list[str]:
     """Return the names of the jobs that are not retired, in order."""
-    return list(targets(connection, namespace))
-
-
-def targets(
-    connection: Connection[Any], namespace: str
-) -> dict[str, tuple[str | None, tuple[str, ...], str]]:
-    """Return the handlers, commands and queues of the jobs that are not retired."""
-    rows = connection.execute(load("definitions")["targets"], {"namespace": namespace}).fetchall()
-    return {row.job_type: (row.handler, tuple(row.command), row.queue) for row in rows}
+    return fetch_column(connection, load("definitions")["names"], {"namespace": namespace})
 
 
 def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> list[int]:
@@ -144,7 +148,7 @@ def lock_gates(
 
 
 def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
-    """Return the limits of the file in force."""
+    """Return the limits of the file in use."""
     return {
         row.name: row.capacity
         for row in connection.execute(load("definitions")["limits"], {"namespace": namespace})
@@ -180,7 +184,7 @@ def restore_targets(
     connection: Connection[Any],
     namespace: str,
     targets: Mapping[str, NotifyTarget],
-    version: files.FileVersion,
+    version: FileVersion,
 ) -> list[str]:
     """Write the targets of the file in use where they differ; return the names of those."""
     stored = connection.execute(load("notify")["targets"], {"namespace": namespace}).fetchall()
@@ -188,7 +192,7 @@ def restore_targets(
     if {row.name: (row.url_env, sorted(row.events)) for row in stored} == expected:
         return []
     with connection.transaction():
-        files.lock_namespace(connection, namespace, RESTORE_LOCK_TIMEOUT_SECONDS)
+        hosts.lock_namespace(connection, namespace, RESTORE_LOCK_TIMEOUT_SECONDS)
         parameters = {
             "namespace": namespace,
             "hash": version.hash,

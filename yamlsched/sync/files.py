@@ -1,9 +1,4 @@
-"""The file that a host presents, the poll that records it, and the result of a sync. See
-``sql/files.sql``.
-
-The tick that finds nothing imports this, so nothing here imports what reads schedules.yaml or cron,
-and rows are named tuples: that tick would notice the time that it takes to create a dataclass.
-"""
+"""A schedules.yaml as a place has it, and the result of its sync."""
 
 from __future__ import annotations
 
@@ -11,273 +6,22 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 import tzdata  # type: ignore[import-untyped]
-from psycopg.rows import class_row
-from psycopg.types.json import Jsonb
 
 from yamlsched import __version__
-from yamlsched.db.connection import escape_for
-from yamlsched.db.query import load
 from yamlsched.schedule import file
+from yamlsched.sync.in_use import REFUSED, FileVersion, Verdict
 
 if TYPE_CHECKING:
-    from psycopg import Connection
-
     from yamlsched.schedule.job import Job, Queue
     from yamlsched.sync.due import Changes, DueResult
     from yamlsched.sync.slot_plan import Gap
-
-
-Row = TypeVar("Row", bound=NamedTuple)
-
-
-class Snapshot(NamedTuple):
-    """What one poll of the database returns. Without a namespace the file is unknown, and all the
-    rest is null.
-
-    ``other_namespace`` is that for which this host presented the path before, if an option switches
-    it now.
-    """
-
-    checksums: dict[str, str]  # of the files of the migrations, by version
-    now: datetime
-    namespace: str | None
-    in_force_hash: str | None
-    in_force_environment: str | None
-    in_force_yamlsched: str | None
-    in_force_tzdata: str | None
-    has_due_jobs: bool
-    has_claimable_runs: bool
-    needs_housekeeping: bool
-    other_namespace: str | None
-    # targets with a message that may be sent now; None: no targets
-    messages_due: list[str | None] | None
-    is_hidden: bool = False  # policies hide rows of the tables
-    # a job is under a limit whose number is lost: only the file knows it
-    has_lost_limits: bool = False
-
-
-class FileState(NamedTuple):
-    """How a file stands among those that are presented in its namespace.
-
-    ``applied_at`` is when the file itself was last applied; ``newer_presented_at`` when a file that
-    was applied after it was last presented, and ``is_newer_presented`` whether one still is.
-    ``other_namespace`` is as in Snapshot; ``overrides_namespace``: ``namespace`` is not the file's
-    own.
-    """
-
-    now: datetime
-    applied_at: datetime | None
-    presented_since_at: datetime
-    in_force_id: int | None
-    in_force_hash: str | None
-    in_force_environment: str | None
-    in_force_host: str | None
-    in_force_path: str | None
-    in_force_since: datetime | None
-    in_force_yamlsched: str | None
-    in_force_tzdata: str | None
-    newer_presented_at: datetime | None
-    is_newer_presented: bool
-    namespace: str = "default"
-    overrides_namespace: bool = False
-    other_namespace: str | None = None
-
-
-class TimeZoneData(NamedTuple):
-    """The versions with which the next slots were computed, and of the hosts that
-    present a file.
-    """
-
-    in_force: str | None
-    presented: list[str]
-
-
-def _one(
-    connection: Connection[Any], row_class: type[Row], statement: str, parameters: dict[str, Any]
-) -> Row:
-    with connection.cursor(row_factory=class_row(row_class)) as cursor:
-        [row] = cursor.execute(load("files")[statement], parameters).fetchall()
-    return row
-
-
-def poll_rows(
-    connection: Connection[Any],
-    presented: dict[str, Any],
-    now: datetime | None,
-    namespace: str | None = None,
-) -> Snapshot:
-    """Record which file is presented, and return what there is to do: one round trip.
-
-    ``namespace`` is that of a file that was read; of another one, what is stored is known.
-    """
-    presented = _storable(connection, presented)
-    return _one(connection, Snapshot, "poll", {**presented, "now": now, "namespace": namespace})
-
-
-def _storable(connection: Connection[Any], presented: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with a path and a host name that the database can store, whatever its
-    encoding is.
-    """
-    return presented | {name: escape_for(connection, presented[name]) for name in ("host", "path")}
-
-
-def state(
-    connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None
-) -> FileState:
-    """Return what decides whether the file is applied."""
-    presented = _storable(connection, presented)
-    return _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
-
-
-def tzdata_in_use(
-    connection: Connection[Any], namespace: str, now: datetime | None
-) -> TimeZoneData:
-    """Return which time zone data is in use."""
-    return _one(connection, TimeZoneData, "tzdata_in_use", {"namespace": namespace, "now": now})
-
-
-def environment_in_force(connection: Connection[Any], namespace: str) -> str:
-    """Return the environment of the file in force; empty without one."""
-    [row] = connection.execute(
-        load("files")["environment_in_force"], {"namespace": namespace}
-    ).fetchall()
-    return str(row.environment)
-
-
-def lock_namespace(
-    connection: Connection[Any], namespace: str, lock_timeout_seconds: float
-) -> None:
-    """Lock the namespace until the transaction ends: only one session at a time applies a file to
-    it.
-
-    Raises LockNotAvailable if this or a later statement of the transaction waits longer than the
-    timeout for a lock.
-    """
-    connection.execute(
-        load("files")["set_lock_timeout"], {"timeout": f"{lock_timeout_seconds * 1000:.0f}ms"}
-    )
-    for statement in ("register", "lock_namespace"):
-        connection.execute(load("files")[statement], {"namespace": namespace})
-
-
-def keep_presenting(
-    connection: Connection[Any],
-    presented: dict[str, Any],
-    now: datetime | None,
-    mistakes: int | None = None,
-    namespace: str | None = None,
-    errors: Sequence[str] = (),
-) -> str | None:
-    """Present again the file that this host and path presented last, and return its namespace.
-
-    ``mistakes`` is the number of errors for which the file that is there now is refused, ``errors``
-    are the first ones. ``namespace`` is that of the file, if it can be read: it identifies the path
-    of a host with a new name.
-    """
-    lines = [escape_for(connection, error) for error in errors]
-    parameters = {
-        **_storable(connection, presented),
-        "now": now,
-        "mistakes": mistakes,
-        "errors": lines,
-    }
-    parameters["namespace"] = namespace
-    row = connection.execute(load("files")["keep_presenting"], parameters).fetchone()
-    return row.namespace if row else None
-
-
-def mark_applied(
-    connection: Connection[Any],
-    namespace: str,
-    presented: dict[str, Any],
-    retention: dict[str, str],
-    now: datetime,
-) -> None:
-    """Record that the file is in force from ``now`` on."""
-    place = _storable(connection, presented)
-    parameters = {**place, "namespace": namespace, "retention": Jsonb(retention), "now": now}
-    connection.execute(load("files")["mark_applied"], parameters)
-
-
-def mark_renewed(
-    connection: Connection[Any], id: int, yamlsched_version: str, tzdata_version: str
-) -> None:
-    """Record that the file in force was applied again by these versions."""
-    parameters = {
-        "id": id,
-        "yamlsched_version": yamlsched_version,
-        "tzdata_version": tzdata_version,
-    }
-    connection.execute(load("files")["mark_renewed"], parameters)
-
-
-def prune_unapplied(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
-    """Delete files that were presented long ago and never applied, and return how many."""
-    return connection.execute(
-        load("files")["prune_unapplied"], {"namespace": namespace, "now": now}
-    ).rowcount
-
-
-class FileVersion(NamedTuple):
-    """The file that is presented, and by which versions."""
-
-    hash: str
-    environment: str
-    yamlsched_version: str
-    tzdata_version: str
-
-    def is_covered_by(self, yamlsched_version: str | None, tzdata_version: str | None) -> bool:
-        """Return whether what was applied with these versions needs no second look
-        with this one's.
-        """
-        is_yamlsched_older = is_older(yamlsched_version, self.yamlsched_version)
-        return not is_yamlsched_older and not is_older(tzdata_version, self.tzdata_version)
-
-
-def is_older(version: str | None, other: str) -> bool:
-    """Return whether a version of yamlsched, or of time zone data, is older than another.
-
-    >>> is_older("1.9.0", "1.10.0"), is_older("2025b", "2026a"), is_older("1.0rc1", "1.0"), is_older("1.0", "1.0")
-    (True, True, True, False)
-    """
-    return _version_key(version or "") < _version_key(other)
-
-
-def _version_key(version: str) -> list[tuple[int, int | str]]:
-    """Return a sort key: letters sort before the end of a version (1.0rc1), numbers after it."""
-    parts = re.findall(r"[0-9]+|[a-z]+", version.lower())
-    return [(2, int(part)) if part.isdigit() else (0, part) for part in parts] + [(1, 0)]
-
-
-def newest_version(*versions: str | None) -> str:
-    """Return the newest of versions."""
-    return max((version for version in versions if version), key=_version_key)
-
-
-class Verdict(StrEnum):
-    """What to do with a valid file."""
-
-    CURRENT = "current"  # it is in force
-    RENEW = "renew"  # it is in force, applied by an older yamlsched or with older time zone data
-    APPLY = "apply"
-    HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
-    OTHER_ENVIRONMENT = "other_environment"
-    OTHER_NAMESPACE = (  # this host presented the path for another one, and an option switches it
-        "other_namespace"
-    )
-
-
-REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
-"""Nothing is scheduled or run on a host with such a file."""
 
 
 def as_namespace(name: str) -> str | None:
@@ -292,15 +36,15 @@ def as_namespace(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class ScheduleFile:
-    """A schedules.yaml as a host presents it. ``environment`` is empty if none is set.
+    """A schedules.yaml and the place that has it. ``environment`` is empty if none is set.
 
     ``handler_path`` are folders, in addition to the file's, for checking handlers before the file
-    is applied; None: they are not checked. ``by_hand``: an operator presents it once, not a tick
-    each minute. ``namespace_override`` replaces the namespace of the file. ``names_environment``:
-    --env or YAMLSCHED_ENV is set, possibly to none. ``path`` is its place, with links.
-    ``real_path`` is where they led when it was read, and ``folders`` are those of --path then: what
-    is looked up there is of the same release. ``queues`` are those that this host serves; None: all
-    that are not dedicated.
+    is applied; None: they are not checked. ``by_hand``: an operator syncs, not a tick each minute.
+    ``namespace_override`` replaces the namespace of the file. ``names_environment``: --env or
+    YAMLSCHED_ENV is set, possibly to none. ``path`` is as given, with links. ``real_path`` is where
+    they led when it was read, and ``folders`` are those of --path then: what is looked up there is
+    of the same release. ``queues`` are those that this host serves; None: all that are not
+    dedicated. ``syncs``: not that of a started worker, which is no place.
     """
 
     data: bytes = field(repr=False)
@@ -314,6 +58,7 @@ class ScheduleFile:
     real_path: str = ""
     folders: tuple[str, ...] = ()
     queues: tuple[str, ...] | None = None
+    syncs: bool = True
 
     @classmethod
     def read(
@@ -360,23 +105,6 @@ class ScheduleFile:
     def served(self, queues: Mapping[str, Queue]) -> frozenset[str]:
         """Return which ``queues`` of the file this host serves."""
         return frozenset(name for name, queue in queues.items() if self.serves(name, queue))
-
-    @property
-    def may_move(self) -> bool:
-        """Whether an operator may move this host to the namespace: not by forgetting
-        --namespace.
-        """
-        return self.by_hand and self.namespace_override is not None
-
-    def presented(self) -> dict[str, Any]:
-        """Return the parameters of the statements on files."""
-        place = {
-            "host": self.host,
-            "path": self.path,
-            "namespace_override": self.namespace_override,
-        }
-        how = {"by_hand": self.by_hand, "moves": self.may_move}
-        return {**self.version._asdict(), **place, **how}
 
 
 @dataclass
@@ -428,40 +156,3 @@ class SyncResult:
     def skipped(self) -> set[str]:
         """The jobs with slots that a calendar skips."""
         return {gap.job_type for gap in self.gaps if gap.reason == "calendar"}
-
-
-def poll(
-    connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None
-) -> Snapshot:
-    """Record that this host presents this file, and return what there is to do. One round trip;
-    autocommit.
-    """
-    return poll_rows(connection, schedule.presented(), now)
-
-
-def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
-    """Return whether the file is in force and needs no reading."""
-    version = schedule.version
-    is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (
-        version.hash,
-        version.environment,
-    )
-    is_switched = snapshot.other_namespace is not None and not schedule.may_move
-    if not is_same or is_switched or snapshot.has_lost_limits:
-        return False
-    return version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
-
-
-def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
-    """Return the result for a file that is in force, None for any other."""
-    if not is_current(snapshot, schedule):
-        return None
-    applied_by = snapshot.in_force_yamlsched, snapshot.in_force_tzdata
-    is_validated = applied_by == (__version__, schedule.version.tzdata_version)
-    return SyncResult(snapshot.namespace, Verdict.CURRENT, is_validated=is_validated)
-
-
-def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
-    """Return whether there is anything to sync."""
-    has_older_tzdata = is_older(schedule.version.tzdata_version, snapshot.in_force_tzdata or "")
-    return snapshot.has_due_jobs or has_older_tzdata or not is_current(snapshot, schedule)

@@ -24,7 +24,7 @@ NOT_CLAIMABLE = AttemptEnd(
 )
 IN_ANOTHER_QUEUE = AttemptEnd(
     EndKind.RELEASED,
-    "its job has another queue in this host's file than in the file in force",
+    "its job has another queue in this host's file than in the file in use",
     delay=timedelta(seconds=10),
 )
 NO_PROCESS = AttemptEnd(EndKind.RELEASED, "no process is free for it")
@@ -91,7 +91,7 @@ def refusal(
     """Return how an attempt ends that was claimed from ``queue`` and may not start, or None.
 
     ``jobs`` are those of this host's file; ``is_outdated``: the file was read again after the claim
-    was sent. What this host's file has in another queue than the one in force is left to other
+    was sent. What this host's file has in another queue than the one in use is left to other
     hosts.
     """
     run = attempt.run

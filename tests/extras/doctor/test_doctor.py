@@ -447,14 +447,12 @@ def test_a_host_whose_ticks_are_refused_since_a_sync_for_another_namespace_is_re
     cli = command_line(own_dsn, monkeypatch, capsys, tmp_path)
     assert cli("tick").code == 0
     moving = cli("sync", "--namespace", "other")
-    assert "To undo: yamlsched sync --namespace default" in moving.err
+    assert "Add --namespace other to its crontab line" in moving.err
 
     assert cli("tick").code == 1
     at_first = cli("doctor")
     with psycopg.connect(own_dsn, autocommit=True) as db:
-        db.execute(
-            "update yamlsched.schedule_files set last_presented_at = now() - interval '10 minutes'"
-        )
+        db.execute("update yamlsched.hosts set seen_at = now() - interval '10 minutes'")
     later = cli("doctor")
     for checked, level in ((at_first, "warn"), (later, "fail")):
         [line] = [

@@ -15,7 +15,7 @@ import pytest
 
 from support.command_line import Cli, command_line
 from support.database import code_of_doctor
-from support.rows import a_file_row
+from support.rows import a_place
 from yamlsched.ask import health
 from yamlsched.extras.doctor import doctor
 from yamlsched.extras.doctor import server as doctor_server
@@ -54,7 +54,7 @@ def test_the_doctor_finds_no_failure_in_a_valid_setup(db: Db, cli: Cli, tmp_path
             "clock",
             "tables",
             "ticks",
-            "in force",
+            "in use",
             "time zones",
         ),
     }
@@ -134,7 +134,7 @@ def test_the_doctor_reports_whether_there_are_ticks(
     assert doctor.ticking(measured, socket.gethostname()).level == level
 
 
-def test_the_doctor_compares_the_file_in_force_and_the_time_zone_data(db: Db) -> None:
+def test_the_doctor_compares_the_file_in_use_and_the_time_zone_data(db: Db) -> None:
     def levels(tzdata: str, sha256: str | None) -> list[str]:
         return [
             finding.level
@@ -142,6 +142,6 @@ def test_the_doctor_compares_the_file_in_force_and_the_time_zone_data(db: Db) ->
         ]
 
     assert levels("2026a", None) == ["warn", "ok"]
-    a_file_row(db, tzdata_version="2026a")
+    a_place(db, tzdata_version="2026a")
     assert levels("2026a", "a" * 64) == ["ok", "ok"]
     assert levels("2025b", "b" * 64) == ["warn", "warn"]

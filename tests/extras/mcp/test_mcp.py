@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
 from yamlsched.extras.mcp.answers import MAX_ANSWER_CHARS, answer
@@ -97,7 +97,7 @@ def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(
     db: Db, dsn: str, tmp_path: Path
 ) -> None:
     run = a_backup_that_failed(db)
-    a_file_row(db)
+    a_place(db)
 
     async def story() -> None:
         async with client(dsn, tmp_path) as session:

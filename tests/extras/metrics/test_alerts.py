@@ -168,7 +168,7 @@ CASES = [
     ),
     *limit(
         *("YamlschedFileDrift", "other_files", NAMESPACE, "0", "1", "5m"),
-        "Hosts of namespace default present different versions of schedules.yaml",
+        "Hosts of namespace default have different versions of schedules.yaml",
     ),
     *limit(
         *("YamlschedPruneFailing", "prune_failing_seconds", NAMESPACE, "0", "7200", "61m"),

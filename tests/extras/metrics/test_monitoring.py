@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.extras.metrics import metrics
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ Labels = dict[str, dict[str, set[str]]]
 @pytest.fixture
 def printed(db: Db) -> Labels:
     """The metrics that a namespace with something of everything has: their labels, and the values of these."""
-    a_file_row(db)
+    a_place(db)
     in_an_hour = datetime.now(UTC) + timedelta(hours=1)
     job = a_job(db, owner="team-data", overlap="allow", next_slot_at=in_an_hour, after=["extract"])
     runs = {

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from support.notes import DAY, HOUR, MINUTE, SLOT, Story, job, story
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.act import notes
 
 __all__ = ["job", "story"]
@@ -18,13 +18,11 @@ def test_a_problem_is_told_once_and_once_when_it_is_gone(
 ) -> None:
     story.target("ops", ["problem"])
     story.target("others", ["dead", "late", "recovered"])
-    refused = a_file_row(
-        db, refused_at="now", mistakes=3, errors=["/srv/schedules.yaml:7:5: unknown key <!channel>"]
-    )
+    a_place(db, refused_at="now", errors=["/srv/schedules.yaml:7:5: unknown key <!channel>"] * 3)
 
     notes.settle(db, "default")
     assert story.send() == [("ops", "[default] file: needs attention")]
-    assert "/srv/schedules.yaml has presented a file with 3 errors" in story.messages[0].text
+    assert "/srv/schedules.yaml has 3 errors" in story.messages[0].text
     assert "run yamlsched validate there" in story.messages[0].text
     notes.settle(db, "default")
     assert story.send(after=DAY - HOUR) == []
@@ -32,8 +30,7 @@ def test_a_problem_is_told_once_and_once_when_it_is_gone(
     assert story.send(after=DAY - HOUR) == []
 
     db.execute(
-        "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s",
-        [refused],
+        "update yamlsched.hosts set refused_at = null, errors = null where namespace = 'default'"
     )
     notes.settle(db, "default")
     assert story.send(after=2 * MINUTE) == [("ops", "[default] file: is over")]
@@ -44,7 +41,7 @@ def test_a_problem_is_told_once_and_once_when_it_is_gone(
 
 def test_a_job_may_have_the_name_of_a_problem(story: Story, db: psycopg.Connection[Any]) -> None:
     story.target()
-    a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    a_place(db, refused_at="now", errors=["x"] * 3)
     notes.settle(db, "default")
 
     story.die(a_job(db, "file", notify=["ops"]), SLOT)
@@ -56,11 +53,13 @@ def test_a_problem_that_is_gone_before_it_was_told_is_never_told(
     story: Story, db: psycopg.Connection[Any]
 ) -> None:
     story.target("ops", ["problem"])
-    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    a_place(db, refused_at="now", errors=["x"] * 3)
     notes.settle(db, "default")
 
-    ended = "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s"
-    db.execute(ended.encode(), [refused])
+    ended = (
+        "update yamlsched.hosts set refused_at = null, errors = null where namespace = 'default'"
+    )
+    db.execute(ended.encode())
     notes.settle(db, "default")
 
     assert story.send() == []
@@ -70,11 +69,13 @@ def test_a_problem_is_over_since_it_was_first_found_to_be_gone(
     story: Story, db: psycopg.Connection[Any]
 ) -> None:
     story.target("ops", ["problem"])
-    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    a_place(db, refused_at="now", errors=["x"] * 3)
     notes.settle(db, "default")
     assert len(story.send()) == 1
-    ended = "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s"
-    db.execute(ended.encode(), [refused])
+    ended = (
+        "update yamlsched.hosts set refused_at = null, errors = null where namespace = 'default'"
+    )
+    db.execute(ended.encode())
 
     notes.settle(db, "default")
     row = story.row("file:")

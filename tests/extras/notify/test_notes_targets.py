@@ -20,7 +20,7 @@ from support.notes import (
     rows_of,
     story,
 )
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.act import notes
 from yamlsched.db.query import load
 
@@ -41,7 +41,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
             )
         else:
             a_late_run(db, of_other, 20)
-    a_file_row(db, namespace="other", refused_at="now", mistakes=3, errors=["x"])
+    a_place(db, namespace="other", refused_at="now", errors=["x"] * 3)
     notes.settle(db, "other")
     before = rows_of(db, "other")
     assert [row["subject"] for row in before[0]] == ["backup", "file:", "late"]
@@ -50,14 +50,16 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
     assert notes.settle(db, "default") == [None]
     assert story.send() == []
     assert rows_of(db, "default")[0] == []
-    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    a_place(db, refused_at="now", errors=["x"] * 3)
     notes.settle(db, "default")
     story.die(job, SLOT)
     assert story.send() == [("ops", "[default] 1 dead and 1 in trouble")]
     assert rows_of(db, "other") == before
     story.succeed(job, SLOT)
-    ended = "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s"
-    db.execute(ended.encode(), [refused])
+    ended = (
+        "update yamlsched.hosts set refused_at = null, errors = null where namespace = 'default'"
+    )
+    db.execute(ended.encode())
     notes.settle(db, "default")
     db.execute(
         "update yamlsched.notify_targets set next_at = '-infinity' where namespace = 'default'"

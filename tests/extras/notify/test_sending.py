@@ -415,7 +415,7 @@ def test_targets_that_differ_from_an_unchanged_file_are_restored_and_are_a_probl
     project.sync(nothing={})
     project.db.execute(change.encode())
     # else an idle tick does it in 5 min
-    project.db.execute("update yamlsched.schedule_files set housekept_at = null")
+    project.db.execute("update yamlsched.namespaces set housekept_at = null")
 
     ended = start(project, command)
 

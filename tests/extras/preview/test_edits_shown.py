@@ -13,9 +13,8 @@ import psycopg
 import pytest
 
 from support.command_line import Cli, command_line
-from support.schedules import HOUR, MINUTE, a_file, at
+from support.schedules import HOUR, MINUTE, a_file, at, sync_by_hand
 from yamlsched.sync import revision
-from yamlsched.sync.flow import sync
 
 NOON = at("2026-01-14 12:00")
 FIRST = """version: 1
@@ -184,7 +183,7 @@ def test_log_of_a_job_shows_how_it_was_changed(cli: Cli, edit: Edit) -> None:
 
 def test_log_has_pages_and_a_start(cli: Cli, db: psycopg.Connection[Any]) -> None:
     for nth in range(5):
-        sync(db, a_file(x={"timeout": f"{nth + 1}m"}), NOON + nth * HOUR, at_once=True)
+        sync_by_hand(db, a_file(x={"timeout": f"{nth + 1}m"}), NOON + nth * HOUR)
 
     def hours(*options: object) -> list[int]:
         return [
@@ -208,8 +207,8 @@ def test_log_has_pages_and_a_start(cli: Cli, db: psycopg.Connection[Any]) -> Non
 
 def test_an_edit_of_many_jobs_is_short(cli: Cli, db: psycopg.Connection[Any]) -> None:
     jobs = {f"job_{nth:02}": {"timeout": f"{nth + 1}m"} for nth in range(60)}
-    sync(db, a_file(**jobs), NOON, at_once=True)
-    sync(db, a_file(**jobs, top="defaults: {max_attempts: 3}"), NOON + MINUTE, at_once=True)
+    sync_by_hand(db, a_file(**jobs), NOON)
+    sync_by_hand(db, a_file(**jobs, top="defaults: {max_attempts: 3}"), NOON + MINUTE)
 
     [changed, added] = cli("log").out.split("\n\nfile ")
     names = ", ".join(sorted(jobs)[:10])
@@ -229,8 +228,8 @@ def test_what_hosts_and_authors_write_does_not_control_the_terminal(
     monkeypatch.setenv("YAMLSCHED_REVISION", "::error::x")
     monkeypatch.setenv("YAMLSCHED_AUTHOR", "##[group]\x1b[2J\nBob")
     name = "a\x1b[31m\n::error::b"
-    sync(db, a_file("web\x1b]0;x\x07", x={"payload": {name: "\x1b[0m"}}), NOON, at_once=True)
-    sync(db, a_file("web", x={"payload": {name: 2}}), NOON + MINUTE, at_once=True)
+    sync_by_hand(db, a_file("web\x1b]0;x\x07", x={"payload": {name: "\x1b[0m"}}), NOON)
+    sync_by_hand(db, a_file("web", x={"payload": {name: 2}}), NOON + MINUTE)
 
     for options in (
         (),
@@ -245,7 +244,7 @@ def test_what_hosts_and_authors_write_does_not_control_the_terminal(
         assert not any(re.match(r"\s*::|.*##\[", line) for line in out.splitlines())
 
 
-def test_show_names_the_commit_in_force_when_the_run_was_created(cli: Cli, edit: Edit) -> None:
+def test_show_names_the_commit_in_use_when_the_run_was_created(cli: Cli, edit: Edit) -> None:
     first = edit(FIRST, "The first schedule")
     assert cli("enqueue", "report").code == 0
     assert cli("enqueue", "backup").code == 0
@@ -263,7 +262,7 @@ def test_show_names_the_commit_in_force_when_the_run_was_created(cli: Cli, edit:
     )
     assert re.search(f"\njob edited +{by}", third)
     document = json.loads(cli("show", runs[0]["id"], "--format", "json").out)
-    assert (document["edit_in_force"]["commit"], document["last_edit_of_job"]["commit"]) == (
+    assert (document["edit_in_use"]["commit"], document["last_edit_of_job"]["commit"]) == (
         second,
         first,
     )
@@ -274,7 +273,7 @@ def test_why_and_status_and_doctor_name_the_commit(cli: Cli, edit: Edit) -> None
     by = f'commit {commit[:8]} by Maria Muster: "The first schedule"'
 
     assert by in cli("status").out
-    assert json.loads(cli("status", "--format", "json").out)["file_in_force"]["commit"] == commit
+    assert json.loads(cli("status", "--format", "json").out)["file_in_use"]["commit"] == commit
     assert f"ok    commit      {commit[:8]} by Maria Muster" in cli("doctor").out
 
     created = cli("backfill", "backup", "--from", "2026-01-14", "--before-first")
@@ -282,7 +281,7 @@ def test_why_and_status_and_doctor_name_the_commit(cli: Cli, edit: Edit) -> None
     told = cli("why", "backup", "--at", "2026-01-14T02:00Z").out
     assert f"schedules.yaml then: {by}, applied" in told
     document = json.loads(cli("why", "backup", "--at", "2026-01-14T02:00Z", "--format", "json").out)
-    assert document["edit_in_force"]["commit"] == commit
+    assert document["edit_in_use"]["commit"] == commit
 
 
 def test_doctor_says_what_to_do_about_a_repository_that_git_does_not_read(
@@ -310,7 +309,7 @@ def test_doctor_says_what_to_do_about_a_repository_that_git_does_not_read(
 
 
 def test_a_run_without_an_edit_on_record_is_shown(cli: Cli, db: psycopg.Connection[Any]) -> None:
-    sync(db, a_file(x={"timeout": "1m"}), NOON, at_once=True)
+    sync_by_hand(db, a_file(x={"timeout": "1m"}), NOON)
     run = cli("enqueue", "x", "--namespace", "default")
     assert run.code == 0
     db.execute("delete from yamlsched.edits")

@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 from support.command_line import Cli, command_line
 from support.documents import in_text
-from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, finish, gaps, slots
+from support.schedules import (
+    DAY,
+    HOUR,
+    MINUTE,
+    a_bad_file,
+    a_file,
+    at,
+    finish,
+    gaps,
+    slots,
+    sync_by_hand,
+)
 from yamlsched import db as store
 from yamlsched.act import pause as pausing
 from yamlsched.extras.preview import markdown
@@ -25,8 +36,9 @@ from yamlsched.extras.preview.plan import read
 from yamlsched.schedule.field_changes import Change
 from yamlsched.schedule.load import load
 from yamlsched.show import terminal as _output
-from yamlsched.sync.files import ScheduleFile, SyncResult, Verdict
+from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import sync
+from yamlsched.sync.in_use import Verdict
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -34,7 +46,8 @@ TABLES = [
     "job_definitions",
     "job_runs",
     "skipped_slots",
-    "schedule_files",
+    "files",
+    "hosts",
     "used_keys",
     "operator_actions",
 ]
@@ -151,7 +164,9 @@ def test_plan_announces_exactly_what_sync_does(
             "job_runs",
             "used_keys",
             "job_definitions",
-            "schedule_files",
+            "files",
+            "hosts",
+            "namespaces",
         ):
             db.execute(f"delete from yamlsched.{table}".encode())
         now = NOON
@@ -181,7 +196,7 @@ def test_plan_announces_exactly_what_sync_does(
 
             # then nothing has changed, and the sync does exactly this
             assert contents(db) == before
-            announced(planned, sync(db, file, now, at_once=True), db, held)
+            announced(planned, sync_by_hand(db, file, now), db, held)
             assert in_text(planned)
             assert json.loads(_output.document(**document(planned)))["jobs"] is not None
 
@@ -203,12 +218,12 @@ def test_plan_knows_what_becomes_of_owed_slots_whose_job_leaves_its_upstream(
 ) -> None:
     # given two slots of a job that follows another, which neither has a run yet
     loads, reports = {"cron": "*/7 * * * *"}, {"after": ["load"]}
-    sync(db, a_file(load=loads, report=reports), NOON + MINUTE, at_once=True)
+    sync_by_hand(db, a_file(load=loads, report=reports), NOON + MINUTE)
     now = NOON + 15 * MINUTE
     file = a_file(load=loads, report=edited)
 
     planned = plan(db, file, now)
-    sync(db, file, now, at_once=True)
+    sync_by_hand(db, file, now)
 
     rows = db.execute(
         "select job_type, idempotency_key, scheduled_for, run_at from yamlsched.job_runs order by id"
@@ -257,15 +272,16 @@ def test_the_complete_output_of_a_plan(db: Db) -> None:
     comment = markdown.render(planned)
     for line in (
         "**yamlsched plan** of namespace `default`",
-        f"- file /app/schedules.yaml, hash {new.sha256[:8]}: the next tick applies it",
+        f"- file /app/schedules.yaml, hash {new.sha256[:8]}: the second tick with it applies it, because it"
+        " retires jobs",
         "| removed | `leaves` | 168 | `0 * * * *` |",
         "runs to create: 2",
-        "- `leaves:2026-01-14T12:00Z, owed by the definition in force`",
+        "- `leaves:2026-01-14T12:00Z, owed by the definition in use`",
         "- `rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new`",
     ):
         assert line in comment.splitlines()
     held = ids(db)
-    announced(planned, sync(db, new, NOON), db, held)
+    announced(planned, sync_by_hand(db, new, NOON), db, held)
 
 
 @pytest.mark.parametrize(
@@ -288,8 +304,8 @@ def test_a_plan_escapes_what_an_operator_wrote(db: Db, reason: str) -> None:
 
 EXPECTED = """\
 namespace default at 2026-01-14T12:00:00Z
-file      /app/schedules.yaml, hash {new}: the next tick applies it
-in force  /app/schedules.yaml, hash {old}, of host web-1, since 2026-01-13T12:00:00Z
+file      /app/schedules.yaml, hash {new}: the second tick with it applies it, because it retires jobs
+in use    /app/schedules.yaml, hash {old}, of host web-1, since 2026-01-13T12:00:00Z
 jobs      1 job changed, 1 removed, 3 unchanged; 1190 slots a week (before: 1358)
 
 - leaves: had 168 slots a week
@@ -312,7 +328,7 @@ jobs      1 job changed, 1 removed, 3 unchanged; 1190 slots a week (before: 1358
       added    Wed 2026-01-14 23:00  skipped: key_taken
 
 runs to create: 2
-    leaves:2026-01-14T12:00Z, owed by the definition in force
+    leaves:2026-01-14T12:00Z, owed by the definition in use
     refresh:2026-01-14T12:00Z
 
 slots to skip: 3
@@ -332,7 +348,7 @@ paused by an operator; sync does not change this: 1
 
 def test_a_job_that_returns_continues_and_its_missed_slots_are_recorded(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 * * * *"}), NOON)
-    sync(db, a_file(), NOON + HOUR)
+    sync_by_hand(db, a_file(), NOON + HOUR)
     planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 * * * *"}), NOON + 3 * HOUR + MINUTE)
     assert plan_of(planned).returned == ["x"]
     assert [(gap.slots, gap.reason) for gap in plan_of(planned).skipped] == [(2, "retired")]
@@ -447,7 +463,7 @@ def test_unfinished_runs_of_a_removed_job_are_counted_with_the_day_of_their_canc
     assert leaving.cancelled_at == NOON + HOUR + MINUTE + DAY
 
     # after its removal they are still shown until none is left
-    sync(db, a_file(), NOON + 2 * HOUR)
+    sync_by_hand(db, a_file(), NOON + 2 * HOUR)
     [left] = plan_of(plan(db, a_file(), NOON + 3 * HOUR)).leaving
     assert (left.unfinished, left.cancelled_at) == (2, NOON + 2 * HOUR + DAY)
 
@@ -471,12 +487,13 @@ def test_a_plan_reports_whether_a_tick_would_apply_the_file(db: Db) -> None:
     assert plan_of(plan(db, old)).verdict is Verdict.APPLY
     assert "no file has been applied yet" in in_text(plan(db, old))
     sync(db, old, NOON)
-    sync(db, new, NOON + MINUTE)
+    sync(db, a_file("web-2", x={"cron": "0 3 * * *"}), NOON + MINUTE)
+    assert plan_of(plan(db, new, NOON + 2 * MINUTE)).verdict is Verdict.CURRENT
 
     held = plan(db, old, NOON + 2 * MINUTE)
-    assert plan_of(held).verdict is Verdict.HELD_BACK
-    assert "a tick holds it back; this is what yamlsched sync would do" in in_text(held)
-    assert "it was superseded, and a newer file was presented recently" in plan_of(held).explanation
+    assert plan_of(held).verdict is Verdict.SUPERSEDED
+    assert "it waits in a tick; this is what yamlsched sync would do" in in_text(held)
+    assert "it was superseded, and another place has the file in use" in plan_of(held).explanation
 
     elsewhere = plan(db, a_file(environment="live", x={"cron": "0 3 * * *"}), NOON + 2 * MINUTE)
     assert plan_of(elsewhere).verdict is Verdict.OTHER_ENVIRONMENT
@@ -492,7 +509,7 @@ def test_a_file_that_changes_its_namespace_reports_what_remains_in_the_old_one(d
     )
 
 
-def test_retention_is_compared_with_that_of_the_file_in_force(db: Db) -> None:
+def test_retention_is_compared_with_that_of_the_file_in_use(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="retention: {succeeded: 1d}", x={"cron": "0 2 * * *"}))
     assert [(one.field, one.before, one.after) for one in planned.fields] == [
@@ -546,14 +563,14 @@ def test_the_command_announces_what_sync_does_and_differences_exit_1_only_with_e
     assert (cli("plan").code, cli("plan", "--exit-code").code) == (0, 1)
     found = json.loads(cli("plan", "--format", "json").out)
     assert [job["change"] for job in found["jobs"]] == ["added"]
-    assert (found["verdict"], found["in_force"], found["runs"]) == ("apply", None, [])
-    assert db.execute("select count(*) from yamlsched.schedule_files").fetchone() == (0,)
+    assert (found["verdict"], found["in_use"], found["runs"]) == ("apply", None, [])
+    assert db.execute("select count(*) from yamlsched.hosts").fetchone() == (0,)
 
     assert cli("sync").out == "added: x\n"
     assert cli("sync", "-q").out == ""
     after = cli("plan", "--exit-code")
     assert after.code == 0
-    assert "this file is in force" in after.out
+    assert "this file is in use" in after.out
     assert "jobs      no job changes (1 job)" in after.out
 
 

@@ -118,7 +118,7 @@ def test_the_crontab_line_runs_in_crons_environment(failing: Path, own_dsn: str)
 
     # a tick that applied the file prints nothing, with and without a syslog
     assert (first.returncode, first.stdout, first.stderr) == (0, "", "")
-    assert json.loads(status.stdout)["file_in_force"]["applied_by"].endswith(
+    assert json.loads(status.stdout)["file_in_use"]["applied_by"].endswith(
         f":{failing}/schedules.yaml"
     )
 
@@ -172,7 +172,7 @@ def test_the_crontab_line_contains_the_environment(tmp_path: Path, own_dsn: str)
     assert run_by_cron(command, own_dsn).returncode == 0
 
     plan = json.loads(yamlsched("plan", "--dsn", own_dsn, "--format", "json", cwd=tmp_path).stdout)
-    assert plan["in_force"]["environment"] == "production"
+    assert plan["in_use"]["environment"] == "production"
 
 
 # -- the CI step

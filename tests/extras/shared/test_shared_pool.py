@@ -61,7 +61,7 @@ def test_no_more_runs_execute_at_once_than_the_concurrency_of_their_queue_allows
     assert {project.row(run).status for run in runs} == {"succeeded"}
 
 
-def test_a_run_whose_job_has_another_queue_by_the_file_in_force_is_left_to_other_hosts_at_no_cost(
+def test_a_run_whose_job_has_another_queue_by_the_file_in_use_is_left_to_other_hosts_at_no_cost(
     project: Project,
 ) -> None:
     project.sync(naps=shared("naps"), nap={})

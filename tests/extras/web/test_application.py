@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 
 from support.forms import SAME_ORIGIN, confirm, hidden, review
 from support.project import until
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.db import migrations
 from yamlsched.db.connection import connect_for_handler
 from yamlsched.db.query import sql_folder
@@ -131,15 +131,15 @@ def test_one_of_several_namespaces_is_chosen_by_the_url(
     db = db_of(own_dsn)
     a_job(db, "invoice", namespace="billing")
     a_job(db, "stock", namespace="shop")
-    a_file_row(db, namespace="shop")
+    a_place(db, namespace="shop")
     page = visit(own_dsn, base_path="/scheduler")
 
-    # given none, the list, worst first: no tick has presented a file for billing
+    # given none, the list, worst first: there was no tick for billing
     for path in ("/scheduler/", "/scheduler/namespaces"):
         shown = page.get(path).text
         listed = re.findall(r'class="name" href="([^"]*)"', shown)
         assert listed == ["/scheduler/@billing/", "/scheduler/@shop/"]
-        assert "no tick has ever presented" in shown
+        assert "there has been no tick" in shown
     # then the pages of one keep it in their links, and lead to the others
     home_page = page.get("/scheduler/@shop/").text
     assert "stock" in home_page
@@ -165,7 +165,7 @@ def test_all_namespaces_are_found_page_by_page_and_by_name(
     names = [f"web{number}" for number in range(7)]
     for name in names:
         a_job(db, "report", namespace=name)
-        a_file_row(db, namespace=name, host=name)
+        a_place(db, namespace=name, host=name)
     a_run(db, a_job(db, "purge", namespace="web6"), "dead")
     a_job(db, "report", namespace="web4_old", retired_at=START)
     page = visit(own_dsn)
@@ -438,7 +438,7 @@ def test_a_page_that_only_grows_older_is_not_sent_again(
 ) -> None:
     # given runs that ended minutes ago, and a tick a few seconds ago
     db = db_of(own_dsn)
-    a_file_row(db, last_presented_at=START)
+    a_place(db, seen_at=START)
     for number in range(20):
         a_run(
             db,

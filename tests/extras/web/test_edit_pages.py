@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from support.schedules import a_file
+from support.schedules import a_file, sync_by_hand
 from yamlsched.db.query import now
-from yamlsched.sync.flow import sync
 
 Visit = Callable[..., TestClient]
 DAY = timedelta(days=1)
@@ -48,7 +47,7 @@ def test_the_page_of_a_job_lists_its_edits_and_marks_them_in_the_timeline(page: 
     )
 
 
-def test_the_page_of_a_run_names_the_edit_in_force_when_it_was_created(
+def test_the_page_of_a_run_names_the_edit_in_use_when_it_was_created(
     demo_db: Any, page: TestClient
 ) -> None:
     def run_of(job: str, before: str) -> int:
@@ -76,7 +75,7 @@ def test_a_job_with_many_edits_lists_the_latest_and_hostile_text_is_escaped(
     for nth in range(60):
         payload = {"<script>alert(1)</script>": f"\x1b[31m{nth}"}
         file = a_file(x={"cron": "0 * * * *", "payload": payload})
-        sync(db, file, start + timedelta(minutes=nth), at_once=True)
+        sync_by_hand(db, file, start + timedelta(minutes=nth))
     db.execute(
         "update yamlsched.edits set commit = 'v<i>1', author = '<u>', subject = '</title><script>'"
     )

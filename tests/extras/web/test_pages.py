@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from support.command_line import ROOT
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched import db as store
 from yamlsched.ask import attention, health
 from yamlsched.extras.web.render import Clock, visible
@@ -217,7 +217,7 @@ def test_an_empty_namespace_says_how_to_start(own_page: tuple[Any, TestClient]) 
     assert "No jobs yet" in page.get("/").text
     assert "yamlsched sync" in page.get("/").text
 
-    a_file_row(db)
+    a_place(db)
     a_job(db, "fresh")
     shown = words(page.get("/").text)
     assert "Everything is healthy" in shown
@@ -239,7 +239,7 @@ def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestC
             assert re.fullmatch(
                 r"/runs/\d+" if ": 1 run" in what else r"/runs\?job=\w+&status=dead&since=1h", link
             )
-        elif "presented" in what:
+        elif "another file" in what or "has 2 errors" in what:
             assert link == "/files"
         else:
             assert link.startswith("/jobs/")
@@ -449,7 +449,7 @@ def test_a_job_whose_latest_slots_a_pause_skipped_has_a_note_until_it_runs(
 
 def test_hostile_text_is_shown_and_does_nothing(own_page: tuple[Any, TestClient]) -> None:
     db, page = own_page
-    a_file_row(db, host=HOSTILE, path=HOSTILE)
+    a_place(db, host=HOSTILE, path=HOSTILE)
     job = a_job(
         db,
         HOSTILE,

@@ -27,7 +27,7 @@ from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.paths import import_path
 from yamlsched.schedule.source import Diagnostic
-from yamlsched.sync import revision
+from yamlsched.sync import in_use, revision
 
 MAX_TICK_AGE = timedelta(minutes=5)
 """A crontab line ticks each minute. After five minutes without a tick, it does not run."""
@@ -139,7 +139,7 @@ def database(
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
             yield from pruning(now)
-            yield from lacks(now)
+            yield from cannot_start(now)
             for problem in unwritten(now):
                 yield Check("slots", "fail", problem.what, problem.remedy)
     except EnvironmentFailed as error:
@@ -148,18 +148,16 @@ def database(
         )
 
 
-def lacks(now: health.Health) -> Iterator[Check]:
+def cannot_start(now: health.Health) -> Iterator[Check]:
     """Report which hosts cannot start which jobs."""
-    for hosts in health.lacks_by_reason(now):
-        host = hosts[0]
-        remedy = (
-            "no other host can start it either"
-            if host.is_everywhere
-            else "its runs go to other hosts"
-        )
-        if host.is_everywhere and host.down:
-            remedy = f"start the ticks of {host.down[0]} again"
-        yield Check("hosts", "warn", health.lack(hosts, now.now), remedy)
+    for entries in health.cannot_start_by_reason(now):
+        entry = entries[0]
+        remedy = "its runs go to other hosts"
+        if entry.is_everywhere:
+            remedy = "no other host can start it either"
+            if entry.down:
+                remedy = f"start the ticks of {entry.down[0]} again"
+        yield Check("hosts", "warn", health.cannot_start(entries, now.now), remedy)
 
 
 def moved(now: health.Health, named: str, host: str) -> Check:
@@ -172,8 +170,7 @@ def moved(now: health.Health, named: str, host: str) -> Check:
         and now.now - now.last_tick_at <= MAX_TICK_AGE
     )
     what = (
-        f'this host presents the file for "{now.namespace}": its ticks without --namespace are'
-        " refused"
+        f'this host uses the file for "{now.namespace}": its ticks without --namespace are refused'
     )
     remedy = (
         f"pass --namespace {now.namespace} in the crontab, or go back: yamlsched sync --namespace"
@@ -194,7 +191,7 @@ def ticking(now: health.Health, host: str) -> Check:
         return Check(
             "ticks", "fail", f"the last was {approximate(age)} ago, by {now.last_tick_host}", remedy
         )
-    own = any(place.startswith(f"{host}:") for file in now.files for place in file.presented_by)
+    own = any(place.startswith(f"{host}:") for file in now.files for place in file.places)
     elsewhere = "" if own else f"; none from this host ({host})"
     return Check(
         "ticks", "ok", f"the last was {approximate(age)} ago, by {now.last_tick_host}{elsewhere}"
@@ -208,12 +205,12 @@ def files(
     is_valid: bool = True,
     environment: str | None = None,
 ) -> Iterator[Check]:
-    """Check which file is in force, and with which time zone data its slots were computed.
+    """Check which file is in use, and with which time zone data its slots were computed.
 
     ``sha256`` is the hash of this host's file; ``is_valid`` says whether sync would accept it.
     """
-    yield in_force(now, sha256, is_valid, environment)
-    current = health.in_force(now)
+    yield file_in_use(now, sha256, is_valid, environment)
+    current = health.in_use(now)
     if (
         current is not None
         and current.tzdata_version is not None
@@ -227,7 +224,7 @@ def files(
 
 def pruning(now: health.Health) -> Iterator[Check]:
     """Check whether old rows are deleted."""
-    if (current := health.in_force(now)) is not None and (what := health.pruning(current)):
+    if (current := health.in_use(now)) is not None and (what := health.pruning(current)):
         remedy = "free space, or correct the folder or retention.archive, then: yamlsched prune"
         yield Check("pruning", "fail", what, remedy)
 
@@ -249,25 +246,24 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
         yield Check("archive", "ok", f"{place} can be written")
 
 
-def in_force(
+def file_in_use(
     now: health.Health, sha256: str | None, is_valid: bool, environment: str | None
 ) -> Check:
-    current = health.in_force(now)
+    current = health.in_use(now)
     if current is None:
         remedy = (
             "yamlsched sync, or wait for the next tick"
             if is_valid
             else "fix the file first: yamlsched validate"
         )
-        return Check("in force", "warn", "no schedule has been applied yet", remedy)
+        return Check("in use", "warn", "no schedule has been applied yet", remedy)
     if environment is not None and environment != current.environment:
-        here = f'environment "{environment}"' if environment else "no environment"
         what = (
-            f"the namespace belongs to {health.environment(current)}, and this is {here}: nothing"
-            " is run here"
+            f"the namespace belongs to {in_use.environment(current.environment)}, and this is"
+            f" {in_use.environment(environment)}: nothing is run here"
         )
         return Check(
-            "in force",
+            "in use",
             "warn",
             what,
             "correct --env, or use a separate namespace for each environment",
@@ -277,8 +273,8 @@ def in_force(
         remedy = "yamlsched plan shows what differs; yamlsched sync applies this file"
         if not is_valid:
             remedy = "this file is not applied until its errors are fixed: yamlsched validate"
-        return Check("in force", "warn", what, remedy)
+        return Check("in use", "warn", what, remedy)
     if others := health.drift(now):
-        what = f"this file; but {health.first_places(others[0])} presents {others[0].hash[:8]}"
-        return Check("in force", "warn", what, "deploy the same version to all hosts")
-    return Check("in force", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")
+        what = f"this file; but {health.first_places(others[0])} has {others[0].hash[:8]}"
+        return Check("in use", "warn", what, "deploy the same version to all hosts")
+    return Check("in use", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")

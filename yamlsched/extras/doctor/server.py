@@ -26,8 +26,8 @@ REQUIRED_PRIVILEGES = {
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
     "SELECT,INSERT,UPDATE": ("attempt_outputs awaits job_definitions namespaces skipped_slots"),
     "SELECT,INSERT,UPDATE,DELETE": (
-        "attempt_progress effects gates job_runs lacks notifications notify_targets permits"
-        " running_outputs schedule_files used_keys workers"
+        "attempt_progress effects files gates hosts job_runs notifications notify_targets permits"
+        " running_outputs used_keys workers"
     ),
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""

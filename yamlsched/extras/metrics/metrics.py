@@ -18,7 +18,7 @@ import psycopg
 
 from yamlsched.ask import failures, health
 from yamlsched.ask.failures import FailedAttempts
-from yamlsched.ask.health import Health, QueueHealth, WorkerHost, drift, in_force
+from yamlsched.ask.health import Health, QueueHealth, WorkerHost, drift, in_use
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import LOST_WORKER
@@ -120,14 +120,11 @@ HELP = {
     "repaired_runs": (
         "Runs that waited for nothing, and that a sweep let go. It stays 0 unless sessions die."
     ),
-    "tick_age_seconds": "Time since a tick last presented a schedule.",
+    "tick_age_seconds": "Time since the latest tick.",
     "other_files": (
-        "Versions of schedules.yaml that hosts present 10 minutes after a different one was"
-        " applied."
+        "Versions of schedules.yaml that places have 10 minutes after a different one was applied."
     ),
-    "refused_files": (
-        "Hosts and paths that present a schedules.yaml with errors, which is not applied."
-    ),
+    "refused_files": ("Hosts and paths whose schedules.yaml has errors, and is not applied."),
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
     "job_late_seconds": (
         "Time since a run could have begun, or since the unfinished slot; 0 if the job is not late."
@@ -249,7 +246,7 @@ def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> list[tuple[
 
 
 def _namespace_values(now: Health, active: Sequence[JobValues]) -> dict[str, Value]:
-    file = in_force(now)
+    file = in_use(now)
     return {
         "metrics_timestamp_seconds": now.now,
         "oldest_due_seconds": max(

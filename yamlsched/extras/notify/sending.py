@@ -29,7 +29,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.monitors.delivery import send_streams
 from yamlsched.extras.notify import own_variables
 from yamlsched.extras.notify.message import Note, compose
-from yamlsched.sync.files import environment_in_force
+from yamlsched.sync.hosts import environment_in_use
 from yamlsched.worker import clock
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
@@ -142,7 +142,7 @@ def _messages(
         row for row in rows if row.kind
     ):  # what is over since a moment ago is settled next time
         by_target.setdefault(row.target, []).append(row)
-    environment = environment_in_force(connection, namespace) if rows else ""
+    environment = environment_in_use(connection, namespace) if rows else ""
     page = os.environ.get("YAMLSCHED_WEB_URL")
     return [
         Message(target, variables[target], *compose(notes, namespace, environment, page), notes)

@@ -14,7 +14,7 @@ from yamlsched.extras.preview import cli_shared, plan
 from yamlsched.schedule import checks
 from yamlsched.schedule.formats import as_text
 from yamlsched.schedule.load import load
-from yamlsched.sync.files import REFUSED
+from yamlsched.sync.in_use import REFUSED
 
 
 @click.command(

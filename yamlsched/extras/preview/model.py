@@ -13,8 +13,7 @@ from typing import Any
 
 from yamlsched.schedule.field_changes import Change, FieldChange
 from yamlsched.schedule.job import Job, Limit, NotifyTarget, Queue, Retention
-from yamlsched.sync.files import REFUSED, FileState, FileVersion, Verdict
-from yamlsched.sync.in_force import explain
+from yamlsched.sync.in_use import FileInUse, FileVersion, Verdict
 
 MAX_JSON_SLOTS = 100
 """Slots of one kind that the JSON document lists; the counts include all of them."""
@@ -230,7 +229,8 @@ class SyncPlan:
     path: str
     version: FileVersion
     verdict: Verdict
-    state: FileState
+    explanation: str  # why a tick would not apply the file; empty if it would
+    in_use: FileInUse | None
     returned: list[str] = field(default_factory=list)
     runs: list[PlannedRun] = field(default_factory=list)
     skipped: list[SkippedSlots] = field(default_factory=list)
@@ -238,13 +238,6 @@ class SyncPlan:
     leaving: list[LeavingRuns] = field(default_factory=list)
     paused: list[PausedJob] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-
-    @property
-    def explanation(self) -> str:
-        """Why a tick would not apply the file; empty if it would."""
-        if self.verdict is Verdict.HELD_BACK or self.verdict in REFUSED:
-            return explain(self.verdict, self.state, self.path, self.version)
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +301,12 @@ def document(preview: Preview) -> dict[str, Any]:
     plan = preview.plan
     if plan is None:
         return members
-    state = plan.state
-    in_force = {
-        key: getattr(state, f"in_force_{key}") or None
-        for key in ("hash", "environment", "host", "path", "since")
+    in_use = plan.in_use and {
+        "hash": plan.in_use.version.hash,
+        "environment": plan.in_use.version.environment or None,
+        "host": plan.in_use.host,
+        "path": plan.in_use.path,
+        "since": plan.in_use.since,
     }
     lists = ("returned", "runs", "skipped", "waiting", "leaving", "paused", "unreadable")
     return {
@@ -321,7 +316,7 @@ def document(preview: Preview) -> dict[str, Any]:
             "hash": plan.version.hash,
             "environment": plan.version.environment or None,
         },
-        "in_force": None if state.in_force_id is None else in_force,
+        "in_use": in_use,
         "verdict": plan.verdict,
         "explanation": plan.explanation or None,
         **members,

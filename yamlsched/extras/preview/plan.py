@@ -21,10 +21,10 @@ from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
 from yamlsched.schedule.load import Loaded
-from yamlsched.sync import converge, definitions, due, files, slot_plan
+from yamlsched.sync import converge, definitions, due, hosts, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.files import ScheduleFile
-from yamlsched.sync.in_force import decide
+from yamlsched.sync.in_use import decide, explain, is_newer
 from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable.times import rfc3339
 
@@ -74,21 +74,25 @@ def read(
     is rolled back.
     """
     sql, namespace = load("preview"), loaded.namespace or "default"
-    parameters = {"namespace": namespace, "host": schedule.host, "path": schedule.path, "now": now}
+    parameters = {"namespace": namespace, "host": schedule.host, "path": schedule.path}
     with snapshot(connection):
-        at: datetime
-        [at] = fetch_column(connection, sql["now"], parameters)
+        seen = hosts.poll(connection, schedule, now, namespace, is_valid=True, writes=False)
+        place, in_use, at = seen.place(schedule), seen.in_use, seen.now
         until = at + days * DAY
-        state = files.state(connection, namespace, schedule.presented(), at)
         stored = applied_definitions(connection, namespace)
-        rows = list(map(to_row, loaded.jobs.values()))
-        differences = definitions.differences(connection, namespace, rows, DEFAULT_ROW)
-        is_recomputed = state.in_force_id is not None and not schedule.version.is_covered_by(
-            state.in_force_yamlsched, state.in_force_tzdata
+        differences = definitions.differences(
+            connection, namespace, list(map(to_row, loaded.jobs.values())), DEFAULT_ROW
         )
+        is_recomputed = in_use is not None and is_newer(schedule.version, in_use.version)
         changed = {change.id for change in differences if change.id is not None}
+        retires = any(change.is_gone and not change.is_retired for change in differences)
+        verdict = decide(place, seen.others, in_use, seen.was_in_use, at, retires)
         plan = SyncPlan(
-            schedule.path, schedule.version, decide(state, schedule.version, at_once=False), state
+            schedule.path,
+            schedule.version,
+            verdict,
+            explain(verdict, place, schedule.path, namespace, in_use),
+            in_use,
         )
         closing = changed.union(definitions.followers(connection, namespace, changed))
         _account(plan, connection, namespace, stored, closing, at, is_recomputed, loaded.jobs)
@@ -100,15 +104,17 @@ def read(
         }
         retired = tuple(row.job_type for row in stored if row.retired_at is not None)
         base = Side(DATABASE, namespace, entries, retired=retired)
-        # one row, once a file is in force
+        # one row, once a file is in use
         for kept in fetch_column(connection, sql["retention"], parameters):
             base = replace(base, retention=Retention.from_row(kept))
         head = file_side(schedule.path, loaded, schedule.environment)
-        known = {
-            name: replace(new, is_enabled=new.job.enabled, environments=None)
-            for name, new in head.entries.items()
-        }
-        head = replace(head, entries=known)
+        head = replace(
+            head,
+            entries={
+                name: replace(new, is_enabled=new.job.enabled, environments=None)
+                for name, new in head.entries.items()
+            },
+        )
         keys = list(_edited_keys(base, head, at, until))
         holders = due.key_holders(connection, namespace, keys) if keys else {}
         holders |= {
@@ -124,11 +130,10 @@ def read(
             sql["unfinished"], {**parameters, "ids": list(retired_at)}
         ).fetchall()
     edit = compare(base, head, at, until, schedule.environment or None, holders)
-    by_name = {row.job_type: row for row in stored}
     returned = {
-        change.job_type: by_name[change.job_type].retired_at
-        for change in differences
-        if change.is_retired
+        row.job_type: row.retired_at
+        for row in stored
+        if row.retired_at is not None and row.job_type in loaded.jobs
     }
     plan.returned += sorted(returned)
     names = {row.id: row.job_type for row in stored}

@@ -28,7 +28,7 @@ from yamlsched.schedule.field_changes import (
 )
 from yamlsched.show.document import Document, Entries, Entry
 from yamlsched.show.terminal import Styled, instant, paint
-from yamlsched.sync.files import Verdict
+from yamlsched.sync.in_use import Verdict
 from yamlsched.text import escape_line, join_first
 from yamlsched.timetable.zones import zone
 
@@ -42,13 +42,14 @@ MARKS = {Level.WARNING: "!", Level.NOTE: "*"}
 IDENTIFYING_FIELDS = ("cron", "crons", "timezone", "handler", "command")
 """All that is shown of a removed job."""
 VERDICTS = {
-    Verdict.CURRENT: "this file is in force",
+    Verdict.CURRENT: "this file is in use",
     Verdict.RENEW: (
-        "this file is in force; the next sync recomputes its slots, with newer rules or time zone"
+        "this file is in use; the next sync recomputes its slots, with newer rules or time zone"
         " data"
     ),
     Verdict.APPLY: "the next tick applies it",
-    Verdict.HELD_BACK: "a tick holds it back; this is what yamlsched sync would do",
+    Verdict.UNCONFIRMED: "the second tick with it applies it, because it retires jobs",
+    Verdict.SUPERSEDED: "it waits in a tick; this is what yamlsched sync would do",
     Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
     Verdict.OTHER_NAMESPACE: "a tick refuses it; this is what yamlsched sync would do",
 }
@@ -133,17 +134,17 @@ def _notes(notes: Sequence[Hint]) -> Iterator[Entry]:
 
 
 def plan_facts(preview: Preview, plan: SyncPlan) -> Iterator[str]:
-    """Yield lines about the file, what is in force, and how much there is to do."""
-    state, version = plan.state, plan.version
+    """Yield lines about the file, what is in use, and how much there is to do."""
+    version, in_use = plan.version, plan.in_use
     where = f" for {version.environment}" if version.environment else ""
     yield f"file      {plan.path}{where}, hash {version.hash[:8]}: {VERDICTS[plan.verdict]}"
-    if state.in_force_id is None:
-        yield "in force  no file has been applied yet"
+    if in_use is None:
+        yield "in use    no file has been applied yet"
     elif plan.verdict not in (Verdict.CURRENT, Verdict.RENEW):
-        of = f" for {state.in_force_environment}" if state.in_force_environment else ""
+        of = f" for {in_use.version.environment}" if in_use.version.environment else ""
         yield (
-            f"in force  {state.in_force_path}{of}, hash {(state.in_force_hash or '')[:8]}, "
-            f"of host {state.in_force_host}, since {instant(state.in_force_since)}"
+            f"in use    {in_use.path}{of}, hash {in_use.version.hash[:8]}, of host {in_use.host},"
+            f" since {instant(in_use.since)}"
         )
     if plan.explanation:
         yield f"! {plan.explanation}"
@@ -164,7 +165,7 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
             run.idempotency_key
             + ("" if run.idempotency_key.endswith("Z") else f"  {instant(run.scheduled_for)}")
             + (f", starts at {instant(run.run_at)}" if run.run_at > preview.at else "")
-            + (", owed by the definition in force" if run.settles else "")
+            + (", owed by the definition in use" if run.settles else "")
             for run in plan.runs
         ],
         "slots to skip": [

@@ -98,9 +98,9 @@ class Visit:
         if name := getattr(view, "timezone", "") or self.clock:
             return str(name)
         return (
-            fetch_column(
-                self.connection, load("deployments")["timezone"], {"namespace": self.namespace}
-            )[0]
+            fetch_column(self.connection, load("hosts")["timezone"], {"namespace": self.namespace})[
+                0
+            ]
             or "UTC"
         )
 

@@ -12,7 +12,7 @@ import pytest
 
 from docs import demo_data
 from support.page_checks import PHONE, barriers, too_wide
-from support.rows import a_file_row, a_job, a_run
+from support.rows import a_job, a_place, a_run
 from yamlsched.act import pause as pausing
 from yamlsched.extras.web.pages import PAGES
 
@@ -96,7 +96,7 @@ def test_hostile_text_is_shown_does_nothing_and_fits_a_phone(
     tabs: Any, site: Site, own_dsn: str, db_of: Callable[[str], Any]
 ) -> None:
     db = db_of(own_dsn)
-    a_file_row(db, host=HOSTILE, path=HOSTILE)
+    a_place(db, host=HOSTILE, path=HOSTILE)
     words = {"description": HOSTILE, "owner": HOSTILE, "tags": [HOSTILE], "handler": HOSTILE}
     job = a_job(db, HOSTILE, schedule="0 * * * *", **words)
     at = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)

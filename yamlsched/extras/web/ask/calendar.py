@@ -1,4 +1,4 @@
-"""The coming slots of a namespace, by the definitions that are in force. Pure, except
+"""The coming slots of a namespace, by the definitions that are in use. Pure, except
 for ``read``.
 """
 

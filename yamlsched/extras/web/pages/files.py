@@ -1,4 +1,4 @@
-"""``/files``: the file in force, the files that hosts present, and what was applied before."""
+"""``/files``: the file in use, the files of all places, and what was applied before."""
 
 from __future__ import annotations
 
@@ -17,46 +17,6 @@ from yamlsched.ask.health import RefusedFile, refusal
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
 from yamlsched.schedule.field_changes import Change, before_and_after, field_name
-from yamlsched.sync.files import FileVersion, Verdict
-from yamlsched.sync.files import state as stored_state
-from yamlsched.sync.in_force import decide, explain
-
-
-@dataclass(frozen=True)
-class HostFile:
-    """The file that a host presented last at a path for an environment ('' for none)."""
-
-    id: int
-    host: str
-    path: str
-    environment: str
-    hash: str
-    overrides_namespace: bool
-    yamlsched_version: str
-    tzdata_version: str
-    presented_since_at: datetime
-    last_presented_at: datetime
-    applied_at: datetime | None
-    refused_at: datetime | None
-    mistakes: int | None
-    errors: list[str]
-    is_presented: bool
-
-
-@dataclass(frozen=True)
-class AppliedFile:
-    """A file that was applied, the latest time by this place."""
-
-    id: int
-    host: str
-    path: str
-    environment: str
-    hash: str
-    applied_at: datetime
-    overrides_namespace: bool
-    yamlsched_version: str
-    tzdata_version: str
-    retention: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -71,58 +31,45 @@ class ChangedJobs:
 def changed_since(
     connection: psycopg.Connection[Any], namespace: str, since: datetime
 ) -> list[ChangedJobs]:
-    """Return how files that were applied after ``since`` changed the jobs."""
+    """Return how jobs were changed by the files that came after the one in use until ``since``."""
     parameters = {"namespace": namespace, "since": since}
-    return fetch(connection, ChangedJobs, load("deployments")["changed_since"], parameters)
+    return fetch(connection, ChangedJobs, load("hosts")["changed_since"], parameters)
 
 
 MAX_PLACES = 100
-MAX_APPLIED = 50
-"""Files of places that are known to have been applied."""
 MAX_EDITS = 50
 MAX_NAMESPACES = 100
 MAX_EDITED_JOBS = 2_000
 """Jobs of the latest edits whose keys are read."""
 MAX_COMPARED = 20
-"""Files of hosts that are compared with the one in force: each needs a few statements."""
-STATES = {
-    Verdict.CURRENT: "in force",
-    Verdict.RENEW: "in force",
-    Verdict.APPLY: "to be applied",
-    Verdict.HELD_BACK: "held back",
-    Verdict.OTHER_ENVIRONMENT: "other environment",
-    Verdict.OTHER_NAMESPACE: "other namespace",
-}
+"""Files of places that are compared with the one in use: each needs a statement."""
+SUPERSEDED = "This file is not applied: it was superseded, and another place has the file in use."
 
 
 @dataclass(frozen=True)
-class Presented:
-    """A place, how its file stands to the one in force in a few words, why, and how the jobs
-    differ.
+class ComparedPlace:
+    """A place, why its file is not applied, and how the jobs differ from those of the file in use.
 
-    ``changes`` are those of the files that were applied since this one was; None: this file was
-    never applied, so its jobs are not known here.
+    ``changes`` are those of the files that came after this one; None: this file was never in use,
+    so its jobs are not known here.
     """
 
-    place: HostFile
-    state: str
-    why: str = ""
-    differs: bool = False
+    place: Any  # a row of the statement
+    why: str
+    differs: bool
     changes: Sequence[ChangedJobs] | None = None
 
 
 @dataclass(frozen=True)
 class Deployments:
-    """The file in force, the places that present files now, those that did, and the edits that were
-    applied.
-    """
+    """The file in use, the places that count, those that did, and the edits that were applied."""
 
-    in_force: AppliedFile | None
+    in_use: Any  # a row, None without one
     counts: Any  # jobs, and how many of them are disabled
-    presented: Sequence[Presented]
-    former: Sequence[HostFile]
+    places: Sequence[ComparedPlace]
+    former: Sequence[Any]
     edits: Sequence[Edit]
-    namespaces: Sequence[Any]  # with the file in force of each
+    namespaces: Sequence[Any]  # with the file in use of each
     has_more_places: bool
     has_more_edits: bool
     has_more_namespaces: bool
@@ -130,80 +77,51 @@ class Deployments:
 
 def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> Deployments:
     """Read the files of a namespace."""
-    statements, parameters = load("deployments"), {"namespace": namespace}
-    places = fetch(
-        connection, HostFile, statements["places"], {**parameters, "limit": MAX_PLACES + 1}
-    )
-    applied = fetch(
-        connection, AppliedFile, statements["applied"], {**parameters, "limit": MAX_APPLIED}
-    )
-    [counts] = connection.execute(statements["jobs"], parameters).fetchall()
+    statements = load("hosts")
+    parameters = {"namespace": namespace, "limit": MAX_PLACES + 1, "now": now}
+    stored = connection.execute(statements["places"], parameters).fetchall()
+    in_use = connection.execute(statements["in_use"], parameters).fetchone()
+    [counts] = connection.execute(statements["job_counts"], parameters).fetchall()
     edits = edits_of(connection, namespace, limit=MAX_EDITS + 1)
     namespaces = connection.execute(
         statements["namespaces"], {"limit": MAX_NAMESPACES + 1}
     ).fetchall()
-    in_force = applied[0] if applied else None
-    known = {(file.hash, file.environment): file.applied_at for file in reversed(applied)}
-    presented, compared = [], 0
-    for place in places[:MAX_PLACES]:
-        if not place.is_presented:
-            continue
-        is_same = in_force is not None and (place.hash, place.environment) == (
-            in_force.hash,
-            in_force.environment,
-        )
-        if is_same and place.refused_at is None:
-            presented.append(Presented(place, STATES[Verdict.CURRENT]))
-        elif compared < MAX_COMPARED:
-            compared += 1
-            applied_at = known.get((place.hash, place.environment))
-            presented.append(_compared(connection, namespace, place, is_same, applied_at, now))
-        else:
-            presented.append(Presented(place, "another file", differs=True))
+    compared: list[ComparedPlace] = []
+    for place in stored[:MAX_PLACES]:
+        if place.counts:
+            may_differ = sum(each.differs for each in compared) < MAX_COMPARED
+            compared.append(_compared(connection, place, may_differ))
     return Deployments(
-        in_force=in_force,
+        in_use=in_use,
         counts=counts,
-        presented=presented,
-        former=[place for place in places[:MAX_PLACES] if not place.is_presented],
+        places=compared,
+        former=[place for place in stored[:MAX_PLACES] if not place.counts],
         edits=edits[:MAX_EDITS],
         namespaces=namespaces[:MAX_NAMESPACES],
-        has_more_places=len(places) > MAX_PLACES,
+        has_more_places=len(stored) > MAX_PLACES,
         has_more_edits=len(edits) > MAX_EDITS,
         has_more_namespaces=len(namespaces) > MAX_NAMESPACES,
     )
 
 
-def _compared(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    place: HostFile,
-    is_same: bool,
-    applied_at: datetime | None,
-    now: datetime,
-) -> Presented:
-    """Return what a tick of this place does with its file, as ``in_force`` decides it."""
-    changes = (
-        changed_since(connection, namespace, applied_at)
-        if applied_at is not None and not is_same
-        else None
-    )
-    if place.refused_at is not None and place.mistakes is not None:
-        refused = RefusedFile(f"{place.host}:{place.path}", place.mistakes, place.refused_at)
-        return Presented(place, "refused", refusal(refused), differs=not is_same, changes=changes)
-    version = FileVersion(
-        place.hash, place.environment, place.yamlsched_version, place.tzdata_version
-    )
-    presented = {
-        **version._asdict(),
-        "host": place.host,
-        "path": place.path,
-        "namespace_override": namespace if place.overrides_namespace else None,
-    }
-    state = stored_state(connection, namespace, presented, now)
-    verdict = decide(state, version, at_once=False)
-    is_to_apply = verdict in (Verdict.APPLY, Verdict.CURRENT, Verdict.RENEW)
-    why = "" if is_to_apply else explain(verdict, state, place.path, version)
-    return Presented(place, STATES[verdict], why, differs=not is_same, changes=changes)
+def _compared(connection: psycopg.Connection[Any], place: Any, may_differ: bool) -> ComparedPlace:
+    """Return why the file of a place is not applied and, if ``may_differ``, how its jobs differ."""
+    changes, differs, why = None, may_differ and not place.has_file_in_use, ""
+    if differs and place.used_until is not None:
+        changes = changed_since(connection, place.namespace, place.used_until)
+    if place.refused_at is not None:
+        why = refusal(
+            RefusedFile(
+                f"{place.host}:{place.path}",
+                len(place.errors),
+                place.refused_at,
+                place.errors[0] if place.state != "refused" else None,
+                place.state != "refused",
+            )
+        )
+    elif place.state == "superseded":
+        why = SUPERSEDED
+    return ComparedPlace(place, why, differs, changes)
 
 
 def changed_keys(edit: Edit, groups: Sequence[ChangedAlike]) -> list[dict[str, Any]]:
@@ -230,7 +148,7 @@ def changed_keys(edit: Edit, groups: Sequence[ChangedAlike]) -> list[dict[str, A
 
 @dataclass(frozen=True)
 class Files:
-    """The page. ``problems`` counts the hosts whose file is not the one in force."""
+    """The page. ``problems`` counts the places whose file is not the one in use."""
 
     found: Deployments
     problems: int
@@ -248,7 +166,7 @@ def show(visit: Visit) -> Files:
     groups = edits.changes(visit.connection, few)
     return Files(
         found=current,
-        problems=sum(file.state != "in force" for file in current.presented),
+        problems=sum(one.place.state != "in use" for one in current.places),
         history=[
             (
                 edit,

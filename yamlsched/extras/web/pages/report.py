@@ -23,8 +23,8 @@ from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import Page, Visit
 from yamlsched.schedule.load import timezone_of_file
 from yamlsched.show.document import Document
-from yamlsched.sync import files
-from yamlsched.sync.in_force import disabled
+from yamlsched.sync import hosts
+from yamlsched.sync.in_use import disabled
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.times import parse, resolve, short_utc
@@ -110,7 +110,7 @@ def _unaccounted(
     """Yield the slots of the span that no sync has recorded."""
     parameters = {"namespace": namespace, "until": until, "limit": MAX_JOBS}
     jobs = connection.execute(load("report")["unaccounted"], parameters).fetchall()
-    environment = files.environment_in_force(connection, namespace) if jobs else ""
+    environment = hosts.environment_in_use(connection, namespace) if jobs else ""
     for job in jobs:
         start = max(since - report.MICROSECOND, job.accounted_to)
         try:

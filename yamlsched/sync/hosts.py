@@ -1,0 +1,251 @@
+"""What a place has, what is in use, and what there is to do: see ``sql/hosts.sql``.
+
+This is all that an idle tick needs, so nothing here imports what reads schedules.yaml or cron, and
+rows are named tuples: an idle tick would notice the time that it takes to create a dataclass.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from yamlsched.db.connection import escape_for
+from yamlsched.db.query import fetch_column, load
+from yamlsched.sync.files import ScheduleFile, SyncResult
+from yamlsched.sync.in_use import FileInUse, FileVersion, Place, Verdict, decide, is_older
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+MAX_STORED_ERRORS = 20
+"""Errors of a refused file that are stored."""
+MAX_STORED_CHARS = 1_000
+"""Of each."""
+
+
+class Snapshot(NamedTuple):
+    """What one poll of the database returns. Without a namespace the file was never read, and all
+    the rest is null.
+
+    ``others`` are the files, and ``other_tzdata`` the time zone data, of the other places that
+    count. The rest of the place is as in in_use.Place.
+    """
+
+    checksums: dict[str, str]  # of the files of the migrations, by version
+    now: datetime
+    namespace: str | None
+    in_use_hash: str | None
+    in_use_environment: str | None
+    in_use_yamlsched: str | None
+    in_use_tzdata: str | None
+    in_use_host: str | None
+    in_use_path: str | None
+    in_use_since: datetime | None
+    was_in_use: bool
+    had_file: bool
+    has_file_since: datetime
+    others: list[str]
+    other_tzdata: list[str]
+    other_namespace: str | None
+    has_due_jobs: bool
+    has_claimable_runs: bool
+    needs_housekeeping: bool
+    # targets with a message that may be sent now; None: no targets
+    messages_due: list[str | None] | None
+    # a job is under a limit whose number is lost: only the file knows it
+    has_lost_limits: bool = False
+    is_hidden: bool = False  # policies hide rows of the tables
+
+    @property
+    def in_use(self) -> FileInUse | None:
+        """The file in use, if there is one."""
+        if self.in_use_hash is None or self.in_use_since is None:
+            return None
+        version = FileVersion(
+            self.in_use_hash,
+            self.in_use_environment or "",
+            self.in_use_yamlsched or "",
+            self.in_use_tzdata or "",
+        )
+        return FileInUse(version, self.in_use_host or "", self.in_use_path or "", self.in_use_since)
+
+    def place(self, schedule: ScheduleFile) -> Place:
+        """Return the place that polled."""
+        return Place(
+            schedule.version,
+            self.has_file_since,
+            self.had_file,
+            schedule.by_hand,
+            schedule.namespace_override is not None,
+            schedule.names_environment,
+            self.other_namespace,
+        )
+
+    def verdict(self, schedule: ScheduleFile) -> Verdict:
+        """Return what to do with the file of the place that polled, if it is valid."""
+        return decide(self.place(schedule), self.others, self.in_use, self.was_in_use, self.now)
+
+
+def poll(
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    now: datetime | None = None,
+    namespace: str | None = None,
+    is_valid: bool = False,
+    writes: bool = True,
+    errors: Sequence[str] = (),
+) -> Snapshot:
+    """Write which file this place has, and return what there is to do: one round trip.
+
+    ``namespace`` is that of a file that was read, and ``is_valid`` whether it has no errors;
+    with ``errors`` it is refused. ``writes`` is false for what only looks.
+    """
+    parameters = {
+        **place_parameters(connection, schedule),
+        "namespace": namespace or schedule.namespace_override,
+        "is_valid": is_valid,
+        "writes": writes and schedule.syncs,
+        "errors": [
+            escape_for(connection, error)[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]
+        ]
+        or None,
+        "now": now,
+    }
+    with connection.cursor(row_factory=class_row(Snapshot)) as cursor:
+        [row] = cursor.execute(load("hosts")["poll"], parameters).fetchall()
+    return row
+
+
+def place_parameters(connection: Connection[Any], schedule: ScheduleFile) -> dict[str, Any]:
+    """Return the parameters of a place. Its path and host can be stored, whatever the encoding of
+    the database is.
+    """
+    return {
+        **schedule.version._asdict(),
+        "host": escape_for(connection, schedule.host),
+        "path": escape_for(connection, schedule.path),
+        "is_named": schedule.namespace_override is not None,
+        "by_hand": schedule.by_hand,
+    }
+
+
+def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
+    """Return the result for a file that is in use and needs no reading, None for any other."""
+    if snapshot.has_lost_limits or snapshot.verdict(schedule) is not Verdict.CURRENT:
+        return None
+    is_validated = snapshot.in_use is not None and snapshot.in_use.version == schedule.version
+    return SyncResult(snapshot.namespace, Verdict.CURRENT, is_validated=is_validated)
+
+
+def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
+    """Return whether there is anything to sync."""
+    if snapshot.has_due_jobs or current(snapshot, schedule) is None:
+        return True
+    is_behind = is_older(schedule.version.tzdata_version, snapshot.in_use_tzdata or "")
+    return is_behind and not has_newer_tzdata(snapshot, schedule.version)
+
+
+def has_newer_tzdata(snapshot: Snapshot, version: FileVersion) -> bool:
+    """Return whether another place that counts has newer time zone data: it computes the slots."""
+    return any(is_older(version.tzdata_version, other) for other in snapshot.other_tzdata)
+
+
+def lock_namespace(
+    connection: Connection[Any], namespace: str, lock_timeout_seconds: float
+) -> None:
+    """Lock the namespace until the transaction ends: only one session at a time applies a file to
+    it.
+
+    Raises LockNotAvailable if this or a later statement of the transaction waits longer than the
+    timeout for a lock.
+    """
+    connection.execute(
+        load("hosts")["set_lock_timeout"], {"timeout": f"{lock_timeout_seconds * 1000:.0f}ms"}
+    )
+    connection.execute(load("hosts")["lock_namespace"], {"namespace": namespace})
+
+
+def namespace_of_refused(
+    connection: Connection[Any], schedule: ScheduleFile, namespace: str | None = None
+) -> str | None:
+    """Return the namespace of a place whose file is not valid; None if nothing tells it.
+
+    ``namespace`` is that of the file, None if it cannot be read.
+    """
+    parameters = {**place_parameters(connection, schedule), "namespace": namespace}
+    known = fetch_column(connection, load("hosts")["namespace_of_refused"], parameters)
+    return schedule.namespace_override or known[0]
+
+
+def use(
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    namespace: str,
+    retention: dict[str, str],
+    commit: str | None,
+    now: datetime,
+) -> None:
+    """Write that the file is in use from ``now`` on."""
+    parameters = {
+        **place_parameters(connection, schedule),
+        "namespace": namespace,
+        "retention": Jsonb(retention),
+        "commit": commit and escape_for(connection, commit),
+        "now": now,
+    }
+    connection.execute(load("hosts")["use"], parameters)
+
+
+def renew(connection: Connection[Any], namespace: str, version: FileVersion) -> None:
+    """Write that the file in use was applied again by these versions."""
+    connection.execute(load("hosts")["renew"], {**version._asdict(), "namespace": namespace})
+
+
+def leave(connection: Connection[Any], schedule: ScheduleFile, namespace: str) -> list[str]:
+    """Let a place whose namespace an operator has named leave the one that its file names; return
+    what to report.
+    """
+    if schedule.namespace_override is None:
+        return []
+    parameters = {**place_parameters(connection, schedule), "namespace": namespace}
+    return [
+        f'{schedule.path} on this host now belongs to namespace "{namespace}" (was "{former}").'
+        f" Add --namespace {shlex.quote(namespace)} to its crontab line; the jobs of"
+        f' "{former}" are not retired'
+        for former in fetch_column(connection, load("hosts")["leave"], parameters)
+    ]
+
+
+def environment_in_use(connection: Connection[Any], namespace: str) -> str:
+    """Return the environment of the file in use; empty without one."""
+    [name] = fetch_column(connection, load("hosts")["environment_in_use"], {"namespace": namespace})
+    return str(name)
+
+
+def store_cannot_start(
+    connection: Connection[Any],
+    namespace: str,
+    schedule: ScheduleFile,
+    reasons: Mapping[str, str],
+    now: datetime | None = None,
+) -> list[str]:
+    """Store the jobs that this place cannot start, and why; return those that are new."""
+    parameters = {
+        **place_parameters(connection, schedule),
+        "names": list(reasons),
+        "reasons": [escape_for(connection, reason) for reason in reasons.values()],
+        "namespace": namespace,
+        "now": now,
+    }
+    return fetch_column(connection, load("hosts")["store_cannot_start"], parameters)
+
+
+def prune(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
+    """Delete places that have stopped, and what was in use long ago; return how many places."""
+    return connection.execute(load("hosts")["prune"], {"namespace": namespace, "now": now}).rowcount

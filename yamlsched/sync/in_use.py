@@ -1,0 +1,188 @@
+"""Which file is in use: the rule of docs/catchup.md, without a database and without a clock."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from yamlsched.timetable.times import rfc3339
+
+FINDING_AFTER = timedelta(minutes=10)
+"""A superseded file that waits for longer than that is more than a rolling deploy."""
+COPIED_WITHIN = timedelta(seconds=30)
+"""Hosts that tick in the same second may all see a file of which a half is copied."""
+
+
+class FileVersion(NamedTuple):
+    """The content of a file, and the versions of what reads it."""
+
+    hash: str
+    environment: str  # "" if none is named
+    yamlsched_version: str
+    tzdata_version: str
+
+
+class FileInUse(NamedTuple):
+    """The file that was applied last, by which place, and the newest versions that applied it."""
+
+    version: FileVersion
+    host: str
+    path: str
+    since: datetime
+
+
+class Place(NamedTuple):
+    """A place that syncs, and its valid file.
+
+    ``had_file``: it had the file at its tick before. ``since`` is when it, or the place that it
+    follows, got the file. ``by_hand``: an operator syncs. ``names_namespace``: an option or its
+    variable is set, and ``names_environment`` likewise, possibly to none. ``other_namespace`` is
+    one that an option named for this place until now.
+    """
+
+    version: FileVersion
+    since: datetime
+    had_file: bool
+    by_hand: bool = False
+    names_namespace: bool = False
+    names_environment: bool = True
+    other_namespace: str | None = None
+
+
+class Verdict(StrEnum):
+    """What to do with the file of a place."""
+
+    CURRENT = "current"  # it is in use
+    RENEW = "renew"  # it is in use, applied by an older release or with older time zone data
+    APPLY = "apply"
+    SUPERSEDED = "superseded"  # it waits: it was in use before, and a place has the file in use
+    UNCONFIRMED = "unconfirmed"  # it waits for the next tick: it would retire a job
+    OTHER_ENVIRONMENT = "other_environment"
+    OTHER_NAMESPACE = "other_namespace"
+
+
+APPLIED = (Verdict.CURRENT, Verdict.RENEW, Verdict.APPLY)
+"""The file is in use, at the latest after this sync."""
+REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
+"""Nothing is scheduled or run on a host with such a file."""
+WAITS = (Verdict.SUPERSEDED, Verdict.UNCONFIRMED)
+"""Only jobs that are the same in the file in use are run on a host with such a file."""
+
+
+def decide(
+    place: Place,
+    others: Collection[str],
+    in_use: FileInUse | None,
+    known: bool,
+    now: datetime,
+    retires: bool = False,
+) -> Verdict:
+    """Return what to do with the valid file of ``place``.
+
+    ``others`` are the hashes of the files that the other places that count have. ``known``: the
+    file was in use before. ``retires``: it would retire a job.
+    """
+    moves = place.by_hand and place.names_namespace
+    if place.other_namespace is not None and not moves:
+        return Verdict.OTHER_NAMESPACE
+    if in_use is not None and place.version.environment != in_use.version.environment:
+        is_settled = place.by_hand and place.names_environment
+        return Verdict.APPLY if is_settled else Verdict.OTHER_ENVIRONMENT
+    if in_use is not None and place.version.hash == in_use.version.hash:
+        return Verdict.RENEW if is_newer(place.version, in_use.version) else Verdict.CURRENT
+    if place.by_hand:
+        return Verdict.APPLY
+    if in_use is not None and known and in_use.version.hash in others:
+        return Verdict.SUPERSEDED
+    is_confirmed = place.had_file or now - place.since >= COPIED_WITHIN
+    return Verdict.UNCONFIRMED if retires and not is_confirmed else Verdict.APPLY
+
+
+def waits_too_long(place: Place, in_use: FileInUse, now: datetime) -> bool:
+    """Return whether a superseded file has waited for longer than a rolling deploy takes."""
+    return now - max(place.since, in_use.since) >= FINDING_AFTER
+
+
+def is_newer(version: FileVersion, other: FileVersion) -> bool:
+    """Return whether the release or the time zone data are newer, and neither of them is older."""
+    ours, theirs = (
+        (_version_key(each.yamlsched_version), _version_key(each.tzdata_version))
+        for each in (version, other)
+    )
+    return ours != theirs and all(a >= b for a, b in zip(ours, theirs, strict=True))
+
+
+def is_older(version: str, other: str) -> bool:
+    """Return whether a release of yamlsched, or of time zone data, is older than another.
+
+    >>> is_older("1.9.0", "1.10.0"), is_older("2025b", "2026a"), is_older("1.0rc1", "1.0")
+    (True, True, True)
+    """
+    return _version_key(version) < _version_key(other)
+
+
+def _version_key(version: str) -> list[tuple[int, int | str]]:
+    """Return a sort key: letters sort before the end of a version (1.0rc1), numbers after it."""
+    parts = re.findall(r"[0-9]+|[a-z]+", version.lower())
+    return [(2, int(part)) if part.isdigit() else (0, part) for part in parts] + [(1, 0)]
+
+
+def explain(
+    verdict: Verdict, place: Place, path: str, namespace: str, in_use: FileInUse | None
+) -> str:
+    """Return why the file of a place is refused or superseded, and what to do; "" if it is
+    neither.
+    """
+    if verdict not in (*REFUSED, Verdict.SUPERSEDED):
+        return ""
+    version = place.version
+    words = ["yamlsched sync"]
+    if version.environment or (in_use and in_use.version.environment):
+        words += ["--env", shlex.quote(version.environment)]
+    if place.names_namespace or verdict is Verdict.OTHER_NAMESPACE:
+        words += ["--namespace", shlex.quote(namespace)]
+    sync = " ".join(words)
+    if verdict is Verdict.OTHER_NAMESPACE:
+        return (
+            f"{path} is not applied: until now this host used it for namespace"
+            f' "{place.other_namespace}", and now for "{namespace}", so nothing is scheduled or run'
+            " here. Correct --namespace or YAMLSCHED_NAMESPACE, in the crontab too;"
+            f' "{sync}" decides that this host uses it for "{namespace}"'
+        )
+    assert in_use is not None
+    of_place = (
+        f"in use is {in_use.path} of host {in_use.host} (hash {in_use.version.hash[:8]}), since"
+        f" {rfc3339(in_use.since, 'seconds')}"
+    )
+    if verdict is Verdict.OTHER_ENVIRONMENT:
+        return (
+            f"{path} is not applied: its namespace belongs to"
+            f" {environment(in_use.version.environment)}, and this is"
+            f" {environment(version.environment)}, so nothing is scheduled or run here; {of_place}."
+            " Correct --env, or use a separate namespace or database for each environment;"
+            f' "{sync}" changes the environment of the namespace'
+        )
+    return (
+        f"{path} (hash {version.hash[:8]}) is not applied: it was superseded, and another place"
+        f" has the file in use; {of_place}. Jobs that are the same in both files run here. Bring"
+        f' this host up to date, or, to go back to this file at once, run "{sync}"; if these are'
+        " two services, give each a namespace"
+    )
+
+
+def environment(name: str) -> str:
+    """Return an environment in words."""
+    return f'environment "{name}"' if name else "no environment"
+
+
+def disabled(environment: str) -> str:
+    """Return the predicate of a sentence about a job that the file in use disables, directly or by
+    environments.
+    """
+    if environment:
+        return f'is not enabled in environment "{environment}"'
+    return "is disabled in schedules.yaml"
