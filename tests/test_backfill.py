@@ -588,12 +588,13 @@ def test_why_of_a_date_shows_its_slots_and_that_the_job_is_paused(cli: Cli) -> N
     cli("backfill", "x", "--before-first", "--from", "2026-01-14")
 
     code, out, _ = cli("why", "x", "--at", "2026-01-14")
-    first, second, third = out.splitlines()
+    first, second, waits, third = out.splitlines()
     assert (code, first) == (
         0,
         "x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14",
     )
     assert second.startswith("  run ")
+    assert waits.strip() == "it waits until its job is resumed or enabled"
     assert third.startswith("the job has been paused since ")
 
     code, out, _ = cli("why", "x", "--at", "2026-01-14", "--format", "json")

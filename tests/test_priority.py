@@ -38,7 +38,7 @@ def claimed(db: Db, dsn: str, *limits: int) -> list[Counter[Priority]]:
     async def claim() -> list[list[int]]:
         session = WorkerSession(Database(dsn), WORKER_SETTINGS)
         await session.run(partial(claiming.reclaim, namespace="default"), 20)
-        claims = Claims(session, "default", "web-1:1", "local")
+        claims = Claims(session, "default", "web-1:1", "default")
         taken = []
         for limit in limits:
             answer = await claims.claim(limit, ClaimScope())

@@ -507,7 +507,7 @@ def test_a_bug_in_a_page_does_not_show_its_traceback(
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else True)
+    monkeypatch.setattr(web, "find_spec", lambda name: None if name == "jinja2" else True)
     with pytest.raises(EnvironmentFailed, match=r"needs jinja2: .* pip install 'yamlsched\[web\]'"):
         web.app("dbname=x")
 
