@@ -229,6 +229,24 @@ def test_an_idle_tick_notes_that_its_host_has_the_file_and_waits_for_no_lock(
     assert not idle.finds_nothing(["tick"])
 
 
+def test_a_tick_that_has_something_to_do_counts_as_one_tick(
+    place: psycopg.Connection[Any],
+) -> None:
+    # given a place that ticks each hour, and a due run
+    place.execute(
+        "update yamlsched.hosts set seen_at = now() - interval '1 hour',"
+        " expected_until = now() + interval '1 hour'"
+    )
+    place.execute(ENQUEUE)
+    place.commit()
+
+    subprocess.run([sys.executable, "-m", "yamlsched", "tick", "-q"], check=True)
+
+    # then it counts until the tick after the next one, and not for the time between two polls
+    counts = "select expected_until - seen_at > interval '119 minutes' from yamlsched.hosts"
+    assert place.execute(counts).fetchone() == (True,)
+
+
 REASONS = {
     "__main__.py": "the tick that finds nothing does without the command line",
     "extras/mcp/cli.py": "an optional library",

@@ -1,9 +1,9 @@
 """The tick that finds nothing to do, which most are: a program of its own.
 
-It reads the file, polls with one statement, which also notes that this host has the file, and
-exits. A tick that is not exactly that starts from the beginning with the command line. So only this
-program has a reason to import little: it runs each minute, and imports are most of its time.
-Everything else imports what it needs at the top of its modules.
+It reads the file, polls, and if there is nothing to do, polls again to note that its place has the
+file. Any other tick starts from the beginning with the command line. So only this program has a
+reason to import little: it runs each minute, and imports are most of its time. Everything else
+imports what it needs at the top of its modules.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ def finds_nothing(words: Sequence[str]) -> bool:
         schedule = ScheduleFile.read(file, options.get("--env"), (), namespace)
         dsn = make_conninfo(options["--dsn"], connect_timeout=CONNECT_SECONDS)
         with db.connect(dsn, SESSION) as connection:
-            return _is_idle(poll(connection, schedule), schedule)
+            # only one poll of a tick writes: how long a place counts is twice the time since the last
+            if not _is_idle(poll(connection, schedule, writes=False), schedule):
+                return False
+            poll(connection, schedule)
+            return True
     except (psycopg.Error, YamlschedError, OSError, ValueError):
         return False  # the command line finds the same, and reports it
 
