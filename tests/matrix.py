@@ -105,7 +105,7 @@ CORE = [
         "test_worker",
         "test_children",
         "test_process_pool",
-        "extras/shared/test_shared_pool",
+        "test_coroutines",
         "test_tick",
     ),
     *(

@@ -216,7 +216,7 @@ def test_of_a_command_the_largest_of_its_programs_counts(project: Project) -> No
 
 
 def test_attempts_that_share_a_process_have_no_figures(project: Project) -> None:
-    project.sync(shared_job={"handler": "support.shared_handlers.nothing", "queue": "shared"})
+    project.sync(shared_job={"handler": "support.coroutine_handlers.nothing", "queue": "shared"})
     [run] = project.enqueue("shared_job")
     project.work()
 

@@ -115,12 +115,12 @@ WAIT_FOR_ITS_DEATH = """
 import os, pathlib, select, time
 from yamlsched.worker.local import bootstrap
 worker, real = os.getpid(), bootstrap.run
-def run(parent, channel, environment):
+def run(parent, channel, environment, kind):
     select.select([channel.commands], [], [])
     pathlib.Path(os.environ["TEST_FOLDER"], "handed").touch()
     while os.getppid() == worker:
         time.sleep(0.01)
-    real(parent, channel, environment)
+    real(parent, channel, environment, kind)
 bootstrap.run = run
 """
 
@@ -228,12 +228,12 @@ def test_a_run_of_a_child_that_was_stopped_before_starting_it_goes_to_another_ch
 HANG_AFTER_THE_HANDLER = """
 import time
 from yamlsched.worker.local import runner
-real = runner.Runner._send
-def send(self, now, report=None):
-    if report is not None and report.end.kind == "raised":
+real = runner.ProcessRunner._send
+def send(self, now, reports, must_retire=False):
+    if reports and reports[0].end.kind == "raised":
         time.sleep(600)
-    real(self, now, report)
-runner.Runner._send = send
+    real(self, now, reports, must_retire)
+runner.ProcessRunner._send = send
 """
 
 

@@ -29,7 +29,7 @@ from yamlsched.schedule.job import ExitCodes, Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Ended, EventQueue, Succeeded
-from yamlsched.worker.local.pool import ProcessPool
+from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import ConcurrencyPermits
 
 RETURNED = AttemptEnd(EndKind.RETURNED)
@@ -58,14 +58,14 @@ open("report", "w").write(json.dumps(found))
 """
 
 
-class Pool:
+class PoolOfOne:
     """A pool of one child process for commands."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "spoils.py").write_text(SPOIL)
         self.folder, self.events = folder, EventQueue()
         workload = Workload("", "default", {}, ClaimScope(), folder / "schedules.yaml")
-        self.pool = ProcessPool(workload, ConcurrencyPermits(folder, 1), self.events)
+        self.pool = Pool(workload, ConcurrencyPermits(folder / "permits", 1), self.events)
         self.ends: dict[int, AttemptEnd] = {}
 
     def submit(self, id: int = 1, payload: str = "{}", **job: Any) -> Attempt:
@@ -105,7 +105,7 @@ def story(folder: Path, tell: Callable[[Pool], Coroutine[Any, Any, None]]) -> No
     """Run ``tell`` with a pool in ``folder``."""
 
     async def told() -> None:
-        pool = Pool(folder)
+        pool = PoolOfOne(folder)
         ticker = asyncio.create_task(check_regularly(pool))
         try:
             await tell(pool)

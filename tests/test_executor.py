@@ -42,7 +42,7 @@ class ScriptedExecutor:
                 self.events.put(Succeeded([attempt]))
 
     def capacity(self) -> Capacity:
-        return Capacity(parallel=10, idle=10, total=10, held=0)
+        return Capacity(parallel=10, total=10, held=0)
 
     def running(self) -> int:
         return 0
@@ -108,7 +108,7 @@ class ReturningExecutor(ScriptedExecutor):
 
     def capacity(self) -> Capacity:
         is_returning = len(self.submitted) == 6 and not self.worker.attempts.isdisjoint(self.first)
-        return Capacity(parallel=2, idle=2, total=2, held=2 if is_returning else 0)
+        return Capacity(parallel=2, total=2, held=2 if is_returning else 0)
 
 
 def test_runs_that_were_released_are_claimed_before_later_ones(

@@ -195,7 +195,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.local import pool"
 POINTS = [
-    ("after the claim", "pool.ProcessPool.submit", 0, Summary("succeeded", 2, 1, 1, 1)),
+    ("after the claim", "pool.Pool.submit", 0, Summary("succeeded", 2, 1, 1, 1)),
     # the first run imports the handler, and is reported differently
     (
         "between handler and finish",

@@ -14,10 +14,10 @@ from support.command_line import Cli, command_line
 from support.project import Project, a_project, until
 from yamlsched.runs.lifecycle import ClaimedRun, Keep
 from yamlsched.schedule.job import Job, Output
-from yamlsched.worker import clock, live_output
+from yamlsched.worker import live_output
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.live_output import LiveOutput
-from yamlsched.worker.local.output import OutputPipe
+from yamlsched.worker.output import AttemptOutput
 
 pytestmark = pytest.mark.story
 
@@ -59,7 +59,7 @@ def test_what_a_running_attempt_prints_is_written_and_replaced_by_what_is_kept(
     entries: dict[str, dict[str, Any]] = {
         "handler": {"handler": "support.handlers.prints_and_waits"},
         "command": {"command": ["/bin/sh", "-c", script]},
-        "shared": {"handler": "support.shared_handlers.prints_and_waits", "queue": "shared"},
+        "shared": {"handler": "support.coroutine_handlers.prints_and_waits", "queue": "shared"},
     }
     project.sync(job={**entries[job], "output": {"keep": "always"}})
     [run] = project.enqueue("job")
@@ -185,30 +185,29 @@ def test_a_follower_of_a_run_that_has_ended_prints_what_is_kept(project: Project
 RUN = ClaimedRun(7, "purge", None, None, 1, 5, "{}", False, 120.0, "host:1:a")
 
 
-def an_attempt(keep: Keep = Keep.FAILED) -> tuple[Attempt, OutputPipe]:
-    pipe = OutputPipe(-1)
-    attempt = Attempt(RUN, Job("purge", output=Output(keep)), 0.0, 0.0, printing=pipe.tail)
+def an_attempt(keep: Keep = Keep.FAILED) -> tuple[Attempt, AttemptOutput]:
+    pipe = AttemptOutput(RUN)
+    attempt = Attempt(RUN, Job("purge", output=Output(keep)), 0.0, 0.0, output=pipe)
     return attempt, pipe
 
 
 def note(attempt: Attempt, redact: Any = str) -> tuple[str, int] | None:
-    attempt.live_at = 0.0
     return attempt.live_output if LiveOutput(redact)._note_change(attempt) else None
 
 
 def test_only_whole_lines_are_written_and_only_if_they_are_new() -> None:
     attempt, pipe = an_attempt()
     assert note(attempt) is None
-    pipe.add(RUN, b"one\ntw")
+    pipe.add(b"one\ntw")
     assert note(attempt) == ("one\n", 0)
     assert note(attempt) is None
-    pipe.add(RUN, b"o\n50%\r")
+    pipe.add(b"o\n50%\r")
     assert note(attempt) == ("one\ntwo\n50%\r", 0)
 
 
 def test_the_last_eight_kibibytes_are_written_with_the_number_of_those_before() -> None:
     attempt, pipe = an_attempt()
-    pipe.add(RUN, "€uro\n".encode() * 50_000)
+    pipe.add("€uro\n".encode() * 50_000)
 
     written = note(attempt)
 
@@ -222,7 +221,7 @@ def test_a_secret_is_removed_also_where_the_output_is_cut() -> None:
     attempt, pipe = an_attempt()
     secret = "hunter2-hunter2"
     filler = "x" * (live_output.MAX_BYTES - 8) + "\n"
-    pipe.add(RUN, f"{secret}\n{filler}{secret[:7]}".encode())
+    pipe.add(f"{secret}\n{filler}{secret[:7]}".encode())
 
     written = note(attempt, lambda text: text.replace(secret, "***"))
 
@@ -230,18 +229,16 @@ def test_a_secret_is_removed_also_where_the_output_is_cut() -> None:
     assert "hunter2" not in written[0]
 
 
-def test_an_attempt_is_written_once_a_second_at_most_and_not_after_its_end_or_its_loss() -> None:
+def test_an_attempt_is_not_written_after_its_end_or_its_loss() -> None:
     attempt, pipe = an_attempt()
-    pipe.add(RUN, b"one\n")
+    pipe.add(b"one\n")
     assert note(attempt) == ("one\n", 0)
-    pipe.add(RUN, b"two\n")
-    attempt.live_at = clock.now() + 60
-    assert not LiveOutput(str)._note_change(attempt)
+    pipe.add(b"two\n")
     attempt.took = 1.0
     assert note(attempt) is None
     attempt.took, attempt.is_lost = None, True
     assert note(attempt) is None
 
     never, pipe = an_attempt(Keep.NEVER)
-    pipe.add(RUN, b"one\n")
+    pipe.add(b"one\n")
     assert note(never) is None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,38 +16,31 @@ from yamlsched.runs.lifecycle import (
     after_attempt,
 )
 from yamlsched.text import show_bytes
-from yamlsched.worker.local.output import (
+from yamlsched.worker.output import (
     MAX_KEPT_BYTES,
     MAX_PASSED_ON_BYTES,
-    MAX_WAIT_SECONDS,
-    OutputPipe,
+    AttemptOutput,
 )
 from yamlsched.worker.stderr import NonBlockingStderr
 
-FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
+FIRST = ClaimedRun(1, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
 
 class Printer:
-    """The other end of a child's output."""
+    """An attempt that prints."""
 
     def __init__(self) -> None:
-        reading, self.writing = os.pipe()
-        os.set_blocking(reading, False)
-        self.output = OutputPipe(reading)
+        self.output = AttemptOutput(FIRST)
 
-    def prints(self, content: bytes, run: ClaimedRun = FIRST) -> None:
-        """Print, and make the parent read it."""
-        while content:
-            content = content[os.write(self.writing, content[:60_000]) :]
-            self.output.add(run, self.output.read())
+    def prints(self, content: bytes) -> None:
+        """Print, in the pieces in which a pipe is read."""
+        for start in range(0, len(content), 60_000):
+            self.output.add(content[start : start + 60_000])
 
 
 @pytest.fixture
-def printer() -> Iterator[Printer]:
-    printer = Printer()
-    yield printer
-    os.close(printer.writing)
-    os.close(printer.output.descriptor)
+def printer() -> Printer:
+    return Printer()
 
 
 def test_each_line_is_passed_on_with_its_run_and_the_end_is_stored(
@@ -60,16 +51,6 @@ def test_each_line_is_passed_on_with_its_run_and_the_end_is_stored(
 
     assert printer.output.take(is_kept=True) == ("one\ntwo\x1b[31m\r\nthree", 0)
     assert capsys.readouterr().err == "[purge 1] one\n[purge 1] two\\x1b[31m\n[purge 1] three\n"
-
-
-def test_output_of_one_run_is_not_stored_for_the_next(
-    printer: Printer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printer.prints(b"of the first", FIRST)
-    printer.prints(b"of the second", SECOND)
-
-    assert printer.output.take(is_kept=True) == ("of the second", 0)
-    assert capsys.readouterr().err == "[purge 1] of the first\n[purge 2] of the second\n"
 
 
 @pytest.mark.parametrize(
@@ -140,55 +121,37 @@ def test_a_character_that_is_cut_in_the_pipe_is_whole_in_what_is_kept(printer: P
     assert printer.output.take(is_kept=True) == ("é", 0)
 
 
-class Stuck(NonBlockingStderr):
-    """A stderr that nobody reads."""
+class Full(NonBlockingStderr):
+    """A stderr that is not read fast enough, from its second write on."""
 
-    def __init__(self, is_stuck: bool) -> None:
-        self.written, self.stuck = "", is_stuck
-
-    is_full = True  # type: ignore[assignment]
+    def __init__(self) -> None:
+        self.written = ""
 
     @property
-    def is_stuck(self) -> bool:
-        return self.stuck
+    def is_full(self) -> bool:
+        return bool(self.written)
 
     def write(self, text: str) -> int:
         self.written += text
         return len(text)
 
 
-def test_an_attempt_waits_for_a_slow_reader_only_for_a_moment(
+def test_what_a_slow_reader_does_not_take_is_left_out_there_and_kept(
     printer: Printer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stderr", stderr := Stuck(is_stuck=False))
-
-    # when the reader is slow, then the child waits for a second in all
-    waits = 0.0
+    monkeypatch.setattr("sys.stderr", stderr := Full())
     printer.prints(b"one\n")
-    while seconds := printer.output.wait_seconds():
-        waits += seconds
-        printer.prints(b"more\n")
-    assert waits == pytest.approx(MAX_WAIT_SECONDS)
-    assert stderr.written.startswith("[purge 1] one\n[purge 1] more\n")
-
-    # then what it prints is left out there, and kept
+    printer.prints(b"more\n")
     printer.prints(b"the last line\n")
+
     kept, _ = printer.output.take(is_kept=True)
-    assert kept.endswith("more\nthe last line\n")
-    assert "the last line" not in stderr.written
-    assert stderr.written.endswith(
-        "yamlsched: 19 bytes of output (2 lines) left out here, the worker's stderr is not read fast enough. "
+
+    assert kept == "one\nmore\nthe last line\n"
+    assert stderr.written == (
+        "[purge 1] one\n"
+        "[purge 1] yamlsched: 19 bytes of output (2 lines) left out here, the worker's stderr is not read fast enough. "
         "The end of it: yamlsched show 1 --output\n"
     )
-
-
-def test_no_attempt_waits_for_a_reader_that_is_gone(
-    printer: Printer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr", Stuck(is_stuck=True))
-    printer.prints(b"one\n")
-
-    assert printer.output.wait_seconds() == 0
 
 
 def test_a_secret_at_the_place_where_the_output_is_cut_is_removed() -> None:

@@ -74,33 +74,53 @@ def test_the_error_for_unusable_folders_names_them_and_what_to_do(
 
 
 def test_permits_are_taken_again_after_the_folder_was_cleaned_up(tmp_path: Path) -> None:
-    folder = tmp_path / "permits"
-    folder.mkdir()
-    permits = ConcurrencyPermits(folder, 3)
+    path = tmp_path / "permits" / "local"
+    permits = ConcurrencyPermits(path, 3)
     assert permits.fill(2) == 2
 
-    shutil.rmtree(folder)
+    shutil.rmtree(path.parent)
 
     assert permits.fill(3) == 3
-    assert [path.name for path in folder.iterdir()] == ["permit-2"]
+    permits.shrink(0)
+    assert permits.fill(1) == 1
+    assert path.exists()
     permits.shrink(0)
 
 
-def test_unopenable_permit_files_are_an_error_only_for_a_worker_without_permits(
+TAKE = """
+import sys; from pathlib import Path; from yamlsched.worker.permits import ConcurrencyPermits
+permits = ConcurrencyPermits(Path(sys.argv[1]), 3)
+print(permits.fill(3), flush=True)
+input()
+"""
+
+
+def test_no_more_permits_are_held_than_there_are_and_those_of_a_killed_process_are_free(
     tmp_path: Path,
 ) -> None:
-    folder = tmp_path / "permits"
-    folder.mkdir()
-    (folder / "permit-0").symlink_to(tmp_path / "elsewhere")
-    (folder / "permit-2").symlink_to(tmp_path / "elsewhere")
+    path = tmp_path / "local"
+    permits = ConcurrencyPermits(path, 3)
+    assert permits.fill(1) == 1
 
-    with pytest.raises(EnvironmentFailed, match="permit-0 cannot be opened"):
-        ConcurrencyPermits(folder, 3).fill(1)
+    command = [sys.executable, "-c", TAKE, str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "2\n"
+        assert permits.fill(3) == 1
+        other.kill()
+        other.wait()
 
-    (folder / "permit-0").unlink()
-    permits = ConcurrencyPermits(folder, 3)
-    assert permits.fill(3) == 2
+    assert permits.fill(3) == 3
     permits.shrink(0)
+
+
+def test_a_file_of_permits_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "local").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(EnvironmentFailed, match="local cannot be opened"):
+        ConcurrencyPermits(tmp_path / "local", 3).fill(1)
+
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -17,9 +17,9 @@ import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict
 
 import yamlsched
+from support.coroutine_jobs import coroutine
 from support.pgbouncer import MODES, PgBouncer, a_pgbouncer, program
 from support.project import Project, a_project, until
-from support.shared_jobs import shared
 
 IS_REQUIRED = os.environ.get("REQUIRE_PGBOUNCER") == "1"
 pytestmark = [
@@ -52,7 +52,7 @@ def test_ticks_and_workers_execute_every_kind_of_job_once(
         "fans_out_in_a_transaction": {},
         "records_and_transacts": {},
         "fails_once": {"max_attempts": 2},
-        "naps": shared("naps"),
+        "naps": coroutine("naps"),
         "program": {"command": ["true"]},
         "nap": {},
     }

@@ -12,7 +12,7 @@ from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Ended, EventQueue, ReturnedUnstarted, Succeeded
-from yamlsched.worker.local.pool import ProcessPool
+from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import ConcurrencyPermits
 
 HANDLERS = """
@@ -26,7 +26,7 @@ def wait(folder, name):
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped")
 
 
-class Pool:
+class PoolOfOne:
     """A pool of one child, its events, and attempts for it."""
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class Pool:
         workload = Workload(
             "", "default", {"wait": self.job}, ClaimScope(), folder / "schedules.yaml"
         )
-        self.pool = ProcessPool(workload, ConcurrencyPermits(folder, 1), self.events)
+        self.pool = Pool(workload, ConcurrencyPermits(folder / "permits", 1), self.events)
         self.seen: list[Any] = []
 
     def attempt(self, id: int, name: str = "") -> Attempt:
@@ -65,7 +65,7 @@ def test_stopping_an_attempt_that_waits_in_a_child_does_not_kill_the_one_that_ru
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
-        pool = Pool(tmp_path)
+        pool = PoolOfOne(tmp_path)
         # given a job that is known to be quick, so that attempts wait in a child behind one that runs
         for id in range(1, 30):
             pool.pool.submit([pool.attempt(id)])

@@ -385,7 +385,7 @@ def drained(
             f"{end}_s": {"handler": "support.handlers.reports_then", **job}
             for end in REPORTING_ENDS
         }
-        shared = {"handler": "support.shared_handlers.reports_then", "queue": "shared", **job}
+        shared = {"handler": "support.coroutine_handlers.reports_then", "queue": "shared", **job}
         shared_ends = {f"shared_{end}": end for end in ("return", "commit", "fail")}
         jobs |= {f"{end}_s": shared for end in shared_ends}
         others = {

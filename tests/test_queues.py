@@ -160,7 +160,7 @@ def test_a_worker_serves_the_queues_that_it_names_or_all_that_are_not_dedicated(
         plain=nothing,
         web2={**nothing, "queue": "web2"},
         narrow={**nothing, "queue": "narrow"},
-        shared={"handler": "support.shared_handlers.nothing", "queue": "shared"},
+        shared={"handler": "support.coroutine_handlers.nothing", "queue": "shared"},
     )
     for job in ("plain", "web2", "narrow", "shared"):
         project.enqueue(job)
@@ -290,7 +290,7 @@ def test_runs_whose_process_died_drain_through_few_processes_and_pay_one_attempt
     project: Project,
 ) -> None:
     # given thirty coroutines of a process, one of which ends it
-    handlers = "support.shared_handlers"
+    handlers = "support.coroutine_handlers"
     project.sync(
         waits={"handler": f"{handlers}.waits", "queue": "shared", "max_attempts": 2},
         dies={"handler": f"{handlers}.dies", "queue": "shared", "max_attempts": 1},

@@ -21,7 +21,7 @@ from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.load import load
 from yamlsched.secret_forms import mask, mask_command, mask_value
 from yamlsched.sync.converge import _shown
-from yamlsched.worker.local.output import OutputPipe
+from yamlsched.worker.output import AttemptOutput
 
 COMMANDS = r"""
 curl -H "Authorization: Bearer hunter2x" https://h
@@ -234,8 +234,8 @@ def test_what_a_run_prints_is_masked_in_log_lines(
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     log.set_mask(redactor(dsn, ["OPS_NOTIFY_URL"]))
     try:
-        pipe = OutputPipe(-1)
-        pipe.add(RUN, f"dsn is {dsn}\nhunter2x and /SECRETPATH\npart hunter2y".encode())
+        pipe = AttemptOutput(RUN)
+        pipe.add(f"dsn is {dsn}\nhunter2x and /SECRETPATH\npart hunter2y".encode())
         pipe.take(is_kept=False)
     finally:
         log.set_mask(mask)

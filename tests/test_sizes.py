@@ -261,12 +261,12 @@ def test_unstarted_runs_of_a_dying_child_cost_nothing(project: Project) -> None:
 KILLER = """
 import os, signal
 from yamlsched.worker.local import runner
-real = runner.Runner._attempt
-def attempt(self, *task):
-    if task[-1][0] == {run}:
+real = runner.ProcessRunner._attempt
+def attempt(self, call, target):
+    if call.values[0] == {run}:
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, *task)
-runner.Runner._attempt = attempt
+    return real(self, call, target)
+runner.ProcessRunner._attempt = attempt
 """
 
 

@@ -19,6 +19,7 @@ from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule.job import Job
+from yamlsched.service import companions
 from yamlsched.service.steps import (
     OnMessages,
     Target,
@@ -36,7 +37,7 @@ from yamlsched.service.workers import claimable, create_worker, register, run_wo
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import account_for_due_slots
-from yamlsched.worker import clock, companions
+from yamlsched.worker import clock
 from yamlsched.worker.executor import wait
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker

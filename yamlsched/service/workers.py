@@ -14,7 +14,6 @@ from yamlsched import log, plugins
 from yamlsched.db import migrations
 from yamlsched.db.connection import escape_for
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.extras.shared.pool import BytePermits, SharedPool
 from yamlsched.plugins import WorkerTask
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
@@ -29,7 +28,7 @@ from yamlsched.worker import forking
 from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
-from yamlsched.worker.local.pool import ProcessPool
+from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import (
     ConcurrencyPermits,
     OwnPermits,
@@ -72,16 +71,18 @@ def create_worker(
     )
     folder = permit_folder(Path(schedule.path))
     concurrency = options.concurrency or _concurrency(jobs)
-    permits: Permits = ConcurrencyPermits(folder, concurrency)
+    permits: Permits = ConcurrencyPermits(folder / "processes", concurrency)
     if options.worker:
         permits = OwnPermits(concurrency)
     events = EventQueue()
-    executor = ProcessPool(workload, permits, events)
+    executor = Pool(workload, permits, events)
 
     def create_executor(name: str, queue: Queue, workload: Workload) -> Executor:
         limit = queue.concurrency or DEFAULT_ASYNC_CONCURRENCY
-        shared: Permits = BytePermits(folder / f"queue-{name}", limit)
-        return SharedPool(workload, OwnPermits(limit) if options.worker else shared, events)
+        shared: Permits = ConcurrencyPermits(folder / f"queue-{name}", limit)
+        return Pool(
+            workload, OwnPermits(limit) if options.worker else shared, events, is_async=True
+        )
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor, registration)
 

@@ -4,9 +4,10 @@ worker's workload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum, auto
 from pathlib import Path
 
 from yamlsched import log
@@ -20,8 +21,17 @@ from yamlsched.runs.lifecycle import (
 )
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job, Overlap
+from yamlsched.worker.output import AttemptOutput
 
 ASYNC_CANCEL_GRACE_SECONDS = 3.0
+
+
+class Kind(Enum):
+    """What a child executes: each child does one of them."""
+
+    HANDLER = auto()  # one at a time
+    COMMAND = auto()  # likewise, where no handler was executed
+    COROUTINE = auto()  # many at once
 
 
 @dataclass(slots=True, eq=False)
@@ -41,11 +51,12 @@ class Attempt:
     has_lost_lease: bool = False  # or was about to: it was stopped for that
     progress: Progress | None = None  # as its handler has reported it last
     written_progress: Progress | None = None  # what of it is in the database
-    # returns the end of its output, and its length
-    printing: Callable[[ClaimedRun], tuple[bytes, int]] | None = None
+    output: AttemptOutput | None = None  # once it has printed something
+    seen_at: float | None = None  # when it was first seen executing
+    failed_starts: int = 0  # children that died before they could start it
+    kill_at: float | None = None  # when the process of a coroutine that was stopped is killed
     # what of it may be in the database, and the bytes before that
     live_output: tuple[str, int] | None = None
-    live_at: float = 0.0  # when it may be written again
 
     @property
     def is_command(self) -> bool:
@@ -67,6 +78,13 @@ class Attempt:
         """
         run = self.run
         return self.job.is_async and not run.is_on_dead_call and run.error_type not in PROCESS_ENDED
+
+    @property
+    def kind(self) -> Kind:
+        """What its child executes."""
+        if self.is_command:
+            return Kind.COMMAND
+        return Kind.COROUTINE if self.is_coroutine else Kind.HANDLER
 
     @property
     def has_turn(self) -> bool:

@@ -56,7 +56,6 @@ class Capacity(NamedTuple):
 
     # that may execute at once; 0: none at present, others on this host use all permits
     parallel: int
-    idle: int  # of these, how many have nothing to do
     total: int  # that it can hold and start within some tens of milliseconds
     held: int  # that it holds, of ``total``
 
@@ -87,7 +86,9 @@ class Executor(Protocol):
         """Leave to other workers on this host what is not needed for the attempts that it holds."""
 
     def check(self) -> None:
-        """Enforce timeouts. Called several times a second while there are attempts."""
+        """Enforce timeouts. Called when a child has ended, and several times a second while there
+        are attempts.
+        """
 
     def reload(self, workload: Workload) -> None:
         """Import handlers again for attempts that start from now on."""

@@ -10,20 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice
 
 import psycopg
 
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import Keep, storable
 from yamlsched.runs.statements import fence
-from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 MAX_BYTES = 8_192
-INTERVAL_SECONDS = 1.0  # between two writes of one attempt: short leases are renewed more often
-MAX_ATTEMPTS = 100  # in one statement: others have their turn with the next renewal
 
 
 class LiveOutput:
@@ -38,8 +34,7 @@ class LiveOutput:
         """Write the output of ``attempts``, whose leases were renewed. What the server does not
         take is left out.
         """
-        oldest_first = sorted(attempts, key=lambda attempt: attempt.live_at)
-        if changed := list(islice(filter(self._note_change, oldest_first), MAX_ATTEMPTS)):
+        if changed := list(filter(self._note_change, attempts)):
             with contextlib.suppress(Unanswered, psycopg.Error):
                 await session.run(partial(_write, changed), timeout)
 
@@ -53,9 +48,9 @@ class LiveOutput:
             and not attempt.is_lost
             and attempt.job.output.keep is not Keep.NEVER
         )
-        if attempt.printing is None or not may_print or clock.now() < attempt.live_at:
+        if attempt.output is None or not may_print:
             return False
-        content, total = attempt.printing(attempt.run)
+        content, total = attempt.output.tail()
         whole = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
         kept = (
             storable(self._redact(whole.decode("utf-8", "replace")))
@@ -65,13 +60,7 @@ class LiveOutput:
         omitted_bytes = max(0, total - len(content) + len(whole) - len(kept.encode()))
         is_new = bool(kept) and attempt.live_output != (kept, omitted_bytes)
         if is_new:
-            attempt.live_output, attempt.live_at = (
-                (
-                    kept,
-                    omitted_bytes,
-                ),
-                clock.now() + INTERVAL_SECONDS,
-            )
+            attempt.live_output = (kept, omitted_bytes)
         return is_new
 
 

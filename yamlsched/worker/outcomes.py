@@ -40,7 +40,6 @@ REJECTED = ("22", "23", "54", "P0", "YS")
 MAX_SUCCESS_BATCH = 2_000
 MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
 MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
-MAX_KEPT_PAYLOAD_CHARS = 256  # a larger payload is dropped as soon as its run has ended
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
@@ -148,16 +147,11 @@ class Outcomes:
             if attempt.has_turn:
                 self.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
         plain = [attempt for attempt in attempts if not attempt.has_turn]
-        for attempt in plain:
-            if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
-                attempt.run = attempt.run._replace(payload="")
         self._successes += plain
         self._unwritten += len(plain)
         self._has_outcomes.set()
 
     def _outcome(self, attempt: Attempt, end: AttemptEnd) -> Outcome:
-        if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
-            attempt.run = attempt.run._replace(payload="")
         return after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
 
     def _enqueue(self, pending: PendingOutcome) -> None:

@@ -4,6 +4,7 @@ lock files.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -32,15 +33,15 @@ class Permits(Protocol):
 
 
 class ConcurrencyPermits:
-    """At most ``count`` permits are held at once by all processes that share ``folder``.
+    """At most ``count`` permits are held at once by all processes that share the file ``path``.
 
-    A permit is a lock on a file: the kernel frees it when its holder dies, however it dies.
+    A permit is a lock on a byte of it: the kernel frees it when its holder dies, however it dies.
     """
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self.count = count
-        self._folder, self._paths = folder, [folder / f"permit-{n}" for n in range(count)]
-        self._held: dict[int, int] = {}
+    def __init__(self, path: Path, count: int) -> None:
+        self.count, self._path = count, path
+        self._descriptor: int | None = None
+        self._held: set[int] = set()
 
     @property
     def held(self) -> int:
@@ -48,41 +49,42 @@ class ConcurrencyPermits:
         return len(self._held)
 
     def fill(self, wanted: int) -> int:
-        """Take free permits until ``wanted`` are held; return how many are.
-
-        Raises EnvironmentFailed when none is held and their files cannot be opened.
+        """Take free permits until ``wanted`` are held; return how many are. Raises
+        EnvironmentFailed.
         """
-        for n, path in enumerate(self._paths):
-            if len(self._held) >= wanted:
-                break
-            if n in self._held:
-                continue
+        if len(self._held) >= wanted:
+            return len(self._held)
+        if self._descriptor is None:
             try:
-                descriptor = self._open(path)
+                self._descriptor = self._open()
             except OSError as error:
-                if self._held:
-                    break
-                raise EnvironmentFailed(f"{path} cannot be opened: {error.strerror}") from error
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-            else:
-                self._held[n] = descriptor
+                raise EnvironmentFailed(
+                    f"{self._path} cannot be opened: {error.strerror}"
+                ) from error
+        for byte in range(self.count):
+            if byte not in self._held:
+                with contextlib.suppress(BlockingIOError, PermissionError):
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                    self._held.add(byte)
+                    if len(self._held) >= wanted:
+                        break
         return len(self._held)
 
-    def _open(self, path: Path) -> int:
+    def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            return os.open(path, flags, 0o600)
+            return os.open(self._path, flags, 0o600)
         except FileNotFoundError:  # it was removed by a cleanup of temporary files
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return os.open(path, flags, 0o600)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(self._path, flags, 0o600)
 
     def shrink(self, wanted: int) -> None:
         """Free permits until no more than ``wanted`` are held."""
-        while len(self._held) > wanted:
-            os.close(self._held.popitem()[1])
+        while len(self._held) > wanted and self._descriptor is not None:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._held.pop())
+        if not self._held and self._descriptor is not None:
+            os.close(self._descriptor)  # opened again: a cleanup may have removed the file
+            self._descriptor = None
 
 
 class OwnPermits:

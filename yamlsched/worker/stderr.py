@@ -13,13 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from yamlsched.worker import clock
-
 MAX_WRITE_BYTES = 4_096  # a pipe that reports that it is writable takes as many without blocking
-# unwritten: handlers that print wait for a moment, then their output is left out
-FULL_BYTES = 1 << 18
-STUCK_SECONDS = 1.0
-MAX_BUFFER_BYTES = 1 << 22  # unwritten: more is dropped
+FULL_BYTES = 1 << 20  # unwritten: what handlers print is left out then
+MAX_BUFFER_BYTES = 1 << 22  # likewise, and more is dropped
 CLOSE_TIMEOUT_SECONDS = 2.0  # for the last lines to be read, at the end of the process
 CLEAR_LINE = b"\r\x1b[K"
 
@@ -36,19 +32,13 @@ class NonBlockingStderr:
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._is_scheduled = self._is_waiting = self._is_closed = False
-        self._written_at = clock.now()  # when it was last writable
         self._status = b""
         self._is_at_start = True
 
     @property
     def is_full(self) -> bool:
-        """Whether who prints much should wait, because what it prints is not read."""
+        """Whether what is written is not read, or not fast enough."""
         return len(self._buffer) > FULL_BYTES
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether nothing was read of a full buffer for a while: it is pointless to wait."""
-        return self.is_full and clock.now() - self._written_at > STUCK_SECONDS
 
     def write(self, text: str) -> int:
         """Buffer ``text``; it is written soon."""
@@ -85,7 +75,6 @@ class NonBlockingStderr:
 
     def _write_some(self) -> None:
         self._is_scheduled = False
-        self._written_at = clock.now()
         while self._buffer and self._poll.poll(0):
             try:
                 del self._buffer[: os.write(self._descriptor, self._next_piece())]

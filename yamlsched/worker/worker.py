@@ -35,7 +35,11 @@ from yamlsched.worker.executor import (
     Succeeded,
     wait,
 )
-from yamlsched.worker.forking import accept_signals, reduced_garbage_collection
+from yamlsched.worker.forking import (
+    WORKER_SIGNALS,
+    accept_signals,
+    reduced_garbage_collection,
+)
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
 from yamlsched.worker.queues import Queues, ServedQueue
@@ -163,7 +167,7 @@ class Worker:
         is_of_coroutines = queue.executor is not self.queues.processes
         if is_of_coroutines and not all(attempt.is_coroutine for attempt in attempts):
             # the claim counted the room for coroutines, and these need a process to themselves
-            parallel, _, total, held = self.queues.processes.capacity()
+            parallel, total, held = self.queues.processes.capacity()
             room = total - held
         self.leases.add(attempts)
         for attempt in attempts:
@@ -343,6 +347,7 @@ class Worker:
             )
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(signal.SIGCHLD, self.queues.check)
             accept_signals()
             parts = (
                 self._claim_continually(),
@@ -376,7 +381,7 @@ class Worker:
                 raise
             finally:
                 await self._close(tasks)
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                for number in WORKER_SIGNALS:
                     loop.remove_signal_handler(number)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:

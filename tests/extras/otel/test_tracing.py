@@ -99,8 +99,7 @@ with trace.get_tracer("shop").start_as_current_span("GET /async", kind=trace.Spa
 PATIENT = """
 from yamlsched.extras import otel as tracing
 from yamlsched.worker.local import pool
-from yamlsched.worker.local import pool as shared_pool
-tracing.LAST_EXPORT_SECONDS = pool.CLOSE_TIMEOUT_SECONDS = shared_pool.CLOSE_TIMEOUT_SECONDS = 60.0
+tracing.LAST_EXPORT_SECONDS = pool.CLOSE_TIMEOUT_SECONDS = 60.0
 """
 """On a machine that is busy, an export may take longer than a worker waits for at its end."""
 INVOKE = (

@@ -7,56 +7,53 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import NoReturn, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from yamlsched.schedule.paths import search_path
 from yamlsched.worker import forking
-from yamlsched.worker.local.child_pool import Environment
-from yamlsched.worker.local.commands import CommandRunner
+from yamlsched.worker.attempt import Kind
+from yamlsched.worker.local.coroutines import CoroutineRunner
+from yamlsched.worker.local.loop import streams
 from yamlsched.worker.local.protocol import Channel
-from yamlsched.worker.local.runner import Runner, standard_streams
+from yamlsched.worker.local.runner import ProcessRunner, Runner, standard_streams
+
+if TYPE_CHECKING:
+    from yamlsched.worker.local.child import Environment
 
 GARBAGE_THRESHOLDS = gc.get_threshold()  # as handlers expect them: the worker collects less often
 SETUP_EXIT = 72  # the exit status of a child that cannot be set up
 
 
-def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
-    """Become a child that executes runs one at a time. ``parent`` is the worker's process id."""
-    workload = environment.workload
+def run(parent: int, channel: Channel, environment: Environment, kind: Kind) -> NoReturn:
+    """Become a child that executes runs. ``parent`` is the worker's process id."""
     try:
-        set_up(parent, channel.output, channel[:2], environment, standard_streams)
-        commands = CommandRunner(channel, parent, str(workload.file.parent))
-        runner = Runner(channel, workload.dsn, workload.namespace, commands, parent)
+        if kind is Kind.COROUTINE:
+            set_up(parent, channel, environment, streams)
+            child: Runner = CoroutineRunner(channel, environment.workload, parent)
+        else:
+            set_up(parent, channel, environment, standard_streams)
+            child = ProcessRunner(channel, environment.workload, parent)
     except BaseException as error:
-        fail(error)
-    runner.main()
-
-
-def fail(error: BaseException) -> NoReturn:
-    """Exit because of ``error``, by ``os._exit``, so that nothing of the parent's is cleaned up
-    here.
-    """
-    os.write(2, f"yamlsched: a child process cannot start: {error}\n".encode())
-    os._exit(SETUP_EXIT)
+        # by os._exit, so that nothing of the parent's is cleaned up here
+        os.write(2, f"yamlsched: a child process cannot start: {error}\n".encode())
+        os._exit(SETUP_EXIT)
+    child.main()
 
 
 def set_up(
     parent: int,
-    output: int,
-    keep: Iterable[int],
+    channel: Channel,
     environment: Environment,
     streams: Callable[[], tuple[TextIO, TextIO]],
 ) -> None:
-    """Detach from the worker, and prepare for handlers. ``output`` becomes descriptors 1 and 2, for
-    ``shared_loop``.
-    """
+    """Detach from the worker, and prepare for handlers. ``streams`` write to descriptors 1 and 2."""
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     workload = environment.workload
     for descriptor in (1, 2):
-        os.dup2(output, descriptor)
+        os.dup2(channel.output, descriptor)
     sys.stdout, sys.stderr = streams()
-    forking.detach(parent, keep=(0, 1, 2, output, *keep))
+    forking.detach(parent, keep=(0, 1, 2, *channel[:3]))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # when memory is short, a handler is killed and not the worker
     os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent

@@ -1,265 +1,364 @@
-"""The parent's side of one child of the pool of processes: the attempts that it holds, and how they
-are stopped.
+"""The parent's side of one child: the attempts that it holds, what it prints, and how it is
+stopped.
 
-A child does not wait until its output has been read. At the end of an attempt that has printed
-something, it writes a mark into the pipe: what precedes it was printed by that attempt. The parent
-counts in the shared memory when it starts and ends to read, and when it has read something else
-than marks. This is how the child knows of an attempt that has printed nothing, which most do, and
-needs no mark.
+A child of coroutines executes all that it holds; another one starts one attempt after the other.
+The parent reads the output of the latter while no attempt can start or end, so that all of it is of
+one; and a child whose attempt has left output in the pipe waits until the parent has read it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from yamlsched import durations
 from yamlsched.handler.programs import Program, signal_group
+from yamlsched.runs.lifecycle import UNSTOPPABLE, AttemptEnd, EndKind
 from yamlsched.schedule.job import Job
-from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.local import bootstrap, protocol
-from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildProcess, Environment
+from yamlsched.worker import clock, forking
+from yamlsched.worker.attempt import Attempt, Kind, Workload
+from yamlsched.worker.forking import Pipe, PipeWriter
+from yamlsched.worker.local import bootstrap
 from yamlsched.worker.local.protocol import (
-    INDEX,
+    BLOCKED_FOR,
     MAX_TASKS,
+    NOT_STARTED,
+    RESUME,
+    STARTED,
+    STOP,
+    TASKS,
     Channel,
-    Marks,
+    Frames,
     Memory,
+    Message,
+    Stall,
     Success,
     Task,
-    TaskEnd,
+    frame,
 )
+from yamlsched.worker.output import AttemptOutput
+
+SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
+START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
+BLOCKED_MARGIN_SECONDS = 0.5  # after which a child is killed whose own watchdog has not
+KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
+# of one child's messages in a row, so that a child that writes endlessly does not block the others
+MAX_READS = 16
+MAX_READ_BYTES = 1 << 16  # what a pipe holds; a buffer of a megabyte takes longer than most reads
 
 
-class Sections:
-    """What was read and is not passed on yet: the output of attempts that have ended, and what
-    follows.
-    """
+@dataclass(frozen=True)
+class Environment:
+    """What children inherit from the worker."""
 
-    def __init__(self, marks: Marks) -> None:
-        self._token = marks.token
-        self._ended: deque[tuple[int, bytes]] = deque()  # by the index of the task
-        self._rest = b""
-        self._source: Attempt | None = None  # of the rest
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether there is output of attempts whose end has not been handled: all else waits for
-        that.
-        """
-        return bool(self._ended)
-
-    def feed(self, content: bytes, source: Attempt | None) -> bool:
-        """Add ``content``, and return whether it is more than marks. What follows the last mark is
-        of ``source``.
-        """
-        first, *others = content.split(self._token)
-        self._rest += first
-        is_printed = bool(first)
-        for other in others:
-            if len(other) >= INDEX.size:
-                self._ended.append((INDEX.unpack_from(other)[0], self._rest))
-                self._rest = other[INDEX.size :]
-                is_printed = is_printed or bool(self._rest)
-        self._source = source
-        return is_printed
-
-    def take_ended(self, index: int) -> bytes | None:
-        """Return what was read of the output of the task at ``index``, which has ended; None: its
-        mark was not read.
-        """
-        while self._ended:
-            ended, content = self._ended.popleft()
-            if ended == index:
-                return content
-        return None
-
-    def take_all_ended(self) -> list[tuple[int, bytes]]:
-        """Return all output of tasks that have ended, by index."""
-        ended = list(self._ended)
-        self._ended.clear()
-        return ended
-
-    def take_rest(self) -> tuple[Attempt | None, bytes]:
-        """Return what follows the last mark, and by which attempt it was printed."""
-        rest, self._rest = self._rest, b""
-        return self._source, rest
+    workload: Workload
+    pgtz: str | None  # the variable PGTZ, as it was before the worker set it
 
 
-MAX_OUTPUT_READS = 16  # in a row
+class ChildHandle:
+    """One child, which leads a process group of its own. Instants are those of ``clock.now``."""
 
+    def __init__(self, environment: Environment, kind: Kind) -> None:
+        """Fork. Raises EnvironmentFailed when the system refuses."""
+        self.kind, self.memory = kind, Memory()
+        self.is_loop = kind is Kind.COROUTINE  # executes as many as it is handed
+        self.capacity = MAX_TASKS if self.is_loop else 1  # attempts that execute at once
+        sys.stdout.flush()
+        sys.stderr.flush()
 
-class ChildHandle(ChildProcess):
-    """One child of the pool of processes: the attempts that it holds, and its memory."""
+        def run(parent: int, pipes: list[Pipe]) -> None:
+            (commands, _), (_, results), (_, output) = pipes
+            channel = Channel(commands, results, output, self.memory)
+            bootstrap.run(parent, channel, environment, kind)
 
-    def __init__(self, environment: Environment, is_for_commands: bool) -> None:
-        self.memory = memory = Memory()
-        self.sections = Sections(memory.marks)
-
-        def run(parent: int, commands: int, results: int, output: int) -> None:
-            bootstrap.run(parent, Channel(commands, results, output, memory), environment)
-
-        super().__init__("child", run)
-        self.is_for_commands = is_for_commands  # or for handlers: never both
-        self.was_stopped = False  # what its handler has forked is killed with it
+        self.pid, pipes = forking.fork("child", 3, run)
+        (command_read, commands), (self.results, result_write), (output, output_write) = pipes
+        for descriptor in (command_read, result_write, output_write):
+            os.close(descriptor)
+        for descriptor in (self.results, output):
+            os.set_blocking(descriptor, False)
+        self.loop = asyncio.get_running_loop()
+        self.commands, self.output, self.frames = PipeWriter(commands), output, Frames()
+        self.stray = AttemptOutput(None)  # what it prints while it executes nothing
         self.assigned: dict[int, Attempt] = {}  # by index
-        self.withdrawn: set[int] = set()  # indexes of withdrawn tasks that it has not reached yet
-        self._next_index = 0
-        # its attempt takes long: what would wait behind it goes to another child
-        self.is_slow = False
+        self.free = deque(range(MAX_TASKS))  # indexes
+        self.sent_count = 0  # tasks so far, without those that were withdrawn
+        self.slow_count = 0  # attempts that take long: nothing starts soon in their places
+        self.is_retired = False  # gets no more tasks
+        self.is_closed = False  # its pipe of commands is closed, so that it exits
+        self.was_stopped = False  # what its handler has forked is killed with it
         self.is_hung = False  # it starts nothing of what it was handed, and is killed
+        self.idle_since = clock.now()
         self.active_at = 0.0  # when it was last known to work, or to have nothing to do
-        self._observed: Attempt | None = None  # the attempt that was last seen executing
-        self._observed_at = 0.0  # when that was seen first
+        self.kill_at: float | None = None
+        self.stall = Stall()
+        # the attempt that was the reason for killing it, and what it did
+        self.killed_for: tuple[Attempt | None, str] | None = None
 
     @property
-    def is_idle(self) -> bool:
-        return not self.assigned
+    def load(self) -> int:
+        """How many permits its attempts need."""
+        return min(self.capacity, len(self.assigned))
+
+    # -- attempts ----------------------------------------------------------------------------------
+
+    def executing(self) -> list[tuple[int, Attempt]]:
+        """Return the attempts whose handlers are executing now, by index."""
+        if not self.is_loop:
+            index = self.memory.running()
+            attempt = None if index is None else self.assigned.get(index)
+            return [] if index is None or attempt is None else [(index, attempt)]
+        return [item for item in self.assigned.items() if self.memory.state(item[0]) == STARTED]
 
     def running(self) -> Attempt | None:
-        """Return the attempt whose handler is executing now."""
-        index = self.memory.running()
+        """Return the attempt whose code is executing now, or was when the child died."""
+        index = self.memory.step().executing if self.is_loop else self.memory.running()
         return None if index is None else self.assigned.get(index)
 
-    def seconds_running(self, attempt: Attempt, now: float) -> float:
-        """Return for how long ``attempt``, which is executing, has been seen to."""
-        if attempt is not self._observed:
-            self._observed, self._observed_at = attempt, now
-        return now - self._observed_at
-
-    def read_output(self) -> None:
-        """Read what there is of its output, and note whose it is.
-
-        What follows the last mark is of the attempt that executes before and after a read. If these
-        are two, the next read shows the mark of the first one, which has ended meanwhile. If there
-        is none, the second has printed it.
-        """
-        content, source = b"", None
-        self.memory.start_read()
-        for _ in range(MAX_OUTPUT_READS):
-            before = self.running()
-            piece = self.output.read()
-            if not piece:
-                break
-            content += piece
-            source = self.running()
-            if source is not None and source is before:
-                break
-        self.memory.end_read(
-            bool(content) and self.sections.feed(content, source or self._latest())
-        )
-
-    def take_ended_output(self, index: int) -> bytes:
-        """Return what was not passed on of the output of the task at ``index``, whose mark is in
-        the pipe.
-        """
-        content = self.sections.take_ended(index)
-        if content is None:
-            self.read_output()
-            content = self.sections.take_ended(index)
-        return content or b""
-
-    def _latest(self) -> Attempt | None:
-        """Return the attempt that started last: what is printed while none executes is its."""
-        for index in reversed(self.assigned):
-            if self.memory.state(index) != protocol.NOT_STARTED:
-                return self.assigned[index]
-        return None
-
     def send(self, attempts: Iterable[Attempt]) -> None:
-        """Hand over ``attempts``, fewer than ``MAX_TASKS``."""
+        """Hand over ``attempts``, no more than ``free`` indexes."""
         tasks: list[Task] = []
         if not self.assigned:
             self.active_at = clock.now()
-        assigned, withdrawn, index, job = self.assigned, self.withdrawn, self._next_index, None
+        job = None
         for attempt in attempts:
-            while index in assigned or index in withdrawn:
-                index = (index + 1) % MAX_TASKS
-            assigned[index] = attempt
-            run = attempt.run
+            index, run = self.free.popleft(), attempt.run
+            self.memory.clear(index)
+            self.assigned[index] = attempt
             if attempt.job is not job:  # most messages have the runs of one job
                 job = attempt.job
                 job_target, timeout = _target(job), job.timeout.total_seconds()
             dead_run_id = run.dead_run_id if run.key else None
             target = job_target if dead_run_id is None else job.on_dead or ""
             tasks.append((index, target, run.payload, dead_run_id, timeout, tuple(run)))
-            index = (index + 1) % MAX_TASKS
-        self.memory.clear(task[0] for task in tasks)
-        self._next_index = index
         self.sent_count += len(tasks)
-        self.commands.write(protocol.frame(tasks))
+        self.commands.write(frame((TASKS, tasks)))
 
     def resume(self) -> None:
-        """Let it continue: what is not to follow its last attempt has been withdrawn."""
-        self.commands.write(protocol.frame(protocol.RESUME))
+        """Let it continue: its message was handled."""
+        self.commands.write(frame((RESUME, None)))
 
-    def withdraw(self) -> list[Attempt]:
-        """Take back the attempts that it has not started."""
-        withdrawn = []
-        for index, attempt in list(self.assigned.items()):
-            if self.memory.withdraw(index):
-                del self.assigned[index]
-                self.withdrawn.add(index)
-                withdrawn.append(attempt)
-        return withdrawn
-
-    def receive(self) -> Iterator[tuple[list[Success], TaskEnd | None]]:
-        """Yield its messages: plain successes, as for ``succeed``, and a report.
+    def receive(self) -> Iterator[Message]:
+        """Yield its messages.
 
         Raises ValueError or TypeError for what no child sends: its handler wrote into the pipe.
         """
-        for piece in self.read_results():
+        for _ in range(MAX_READS):
+            try:
+                piece = os.read(self.results, MAX_READ_BYTES)
+            except BlockingIOError:
+                return
             if not piece:
                 self.loop.remove_reader(self.results)
                 return
             self.active_at = clock.now()
-            for successes, report in self.frames.feed(piece):
-                yield successes, None if report is None else TaskEnd.decode(report)
+            for content in self.frames.feed(piece):
+                yield Message(*content)
 
     def succeed(self, successes: list[Success]) -> list[Attempt]:
         """Return the attempts at these indexes, which it no longer holds, and set what they took
         and used.
         """
-        attempts, pop, has_reports = [], self.assigned.pop, self.memory.progress.is_used
+        attempts = []
         for index, took, usage in successes:
-            if (attempt := pop(index, None)) is not None:
+            if (attempt := self.take(index)) is not None:
                 attempt.took, attempt.usage = took, usage
-                if has_reports:
-                    self._read_progress(index, attempt)
                 attempts.append(attempt)
-            else:
-                self.withdrawn.discard(index)
-        self._finish()
         return attempts
 
-    def end(self, index: int) -> Attempt | None:
-        """Return the attempt at ``index``, which it holds no more; None: it was withdrawn."""
+    def take(self, index: int) -> Attempt | None:
+        """Return the attempt at ``index``, which is free now; None: it was withdrawn."""
         attempt = self.assigned.pop(index, None)
-        if attempt is not None and self.memory.progress.is_used:
+        if attempt is not None:
             self._read_progress(index, attempt)
-        self.withdrawn.discard(index)
-        self.memory.clear([index])
-        self._finish()
+        self.free.append(index)
+        if not self.is_loop:
+            self.slow_count = 0
+        if not self.assigned:
+            self.idle_since = clock.now()
         return attempt
 
     def read_progress(self) -> None:
-        """Set the progress of the attempts that it has started, as their handlers have
-        reported it.
-        """
+        """Set the progress of its attempts, as their handlers have reported it."""
         if self.memory.progress.is_used:
             for index, attempt in self.assigned.items():
-                if self.memory.state(index) != protocol.NOT_STARTED:
-                    self._read_progress(index, attempt)
+                self._read_progress(index, attempt)
 
     def _read_progress(self, index: int, attempt: Attempt) -> None:
-        attempt.progress = self.memory.progress.read(index, attempt.run) or attempt.progress
+        if self.memory.progress.is_used:
+            attempt.progress = self.memory.progress.read(index, attempt.run) or attempt.progress
 
-    def _finish(self) -> None:
-        self.is_slow = False
-        if not self.assigned:
-            self.idle_since = clock.now()
+    # -- what it prints ----------------------------------------------------------------------------
+
+    def read_output(self) -> bool:
+        """Read from its pipe and pass that on; return whether there was something.
+
+        It belongs to the attempt that executes, or has executed last and is not handled yet.
+        Coroutines print there only what belongs to none of them.
+        """
+        with self.memory.reading():
+            try:
+                content = os.read(self.output, MAX_READ_BYTES)
+            except BlockingIOError:
+                return False
+            if not content:
+                self.loop.remove_reader(self.output)
+                return False
+            self.memory.note_print()
+            source = None if self.is_loop else self.running() or self._latest()
+        (self.stray if source is None else self.output_of(source)).add(content)
+        return True
+
+    def read_rest(self) -> None:
+        """Read all that its pipe holds; it prints nothing meanwhile."""
+        reads = 0
+        while reads < MAX_READS and self.read_output():
+            reads += 1
+
+    def output_of(self, attempt: Attempt) -> AttemptOutput:
+        """Return what ``attempt`` has printed, and goes on printing to."""
+        if attempt.output is None:
+            attempt.output = AttemptOutput(attempt.run)
+        return attempt.output
+
+    def _latest(self) -> Attempt | None:
+        for index in reversed(self.assigned):
+            if self.memory.state(index) != NOT_STARTED:
+                return self.assigned[index]
+        return None
+
+    # -- watching and stopping ---------------------------------------------------------------------
+
+    def check(self, now: float) -> list[Attempt]:
+        """Read progress, stop what exceeds its timeout, and kill what hangs. Return attempts that
+        it has not started, for others to start.
+        """
+        self.read_progress()
+        if self.kill_at is not None:
+            self.kill_if_due(now)
+            return []
+        executing, step = self.executing(), self.memory.step()
+        if executing:
+            self.active_at = now
+        elif self.assigned and now - self.active_at > START_TIMEOUT_SECONDS:
+            unstarted = self.retire()
+            if not self.executing():  # it hangs between two attempts
+                self.is_hung = True
+                self.kill_by(now + KILL_GRACE_SECONDS)
+            return unstarted
+        late, slow_count = [], 0
+        for index, attempt in executing:
+            if step.is_import and step.executing == index:
+                continue  # its handler has not been called
+            attempt.seen_at = attempt.seen_at or now
+            slow_count += now - attempt.seen_at > SLOW_SECONDS
+            if now - attempt.seen_at > attempt.job.timeout.total_seconds():
+                late.append(index)
+        is_new, self.slow_count = slow_count > self.slow_count, slow_count
+        unstarted = self.withdraw() if is_new and not self.is_loop else []
+        for index in late:
+            unstarted += self._time_out(index)
+        if self.is_loop and self.memory.is_ready:
+            if self.stall.is_over(step, now, BLOCKED_MARGIN_SECONDS):
+                # its own watchdog has not killed it: C code holds the interpreter lock
+                self.kill_for(self.running(), BLOCKED_FOR)
+            self._kill_unstoppable(now)
+        return unstarted
+
+    def _time_out(self, index: int) -> list[Attempt]:
+        attempt = self.assigned[index]
+        if attempt.kill_at is not None:
+            return []  # it is being stopped
+        how = "stopped" if self.is_loop else "killed"
+        why = f"still running after {durations.show(attempt.job.timeout)}, {how}"
+        attempt.stopped = attempt.stopped or AttemptEnd(EndKind.RAISED, why, "Timeout")
+        return self.stop([index], None)
+
+    def _kill_unstoppable(self, now: float) -> None:
+        """Kill it if a coroutine that was stopped has not ended in time."""
+        for _, attempt in self.executing() if self.killed_for is None else ():
+            if attempt.kill_at is not None and now >= attempt.kill_at:
+                if attempt.stopped is not None and attempt.stopped.kind is EndKind.RAISED:
+                    why = (
+                        f"{attempt.stopped.error}; it did not end, and was killed with its process"
+                    )
+                    attempt.stopped = attempt.stopped._replace(error=why, error_type=UNSTOPPABLE)
+                self.kill_for(attempt, "did not end when it was stopped")
+                return
+
+    def kill_for(self, attempt: Attempt | None, why: str) -> None:
+        """Kill it because of ``attempt``, if that is known; its exit is read later."""
+        if self.killed_for is None:
+            self.killed_for = attempt, why
+            self.is_retired = True
+            self.kill()
+
+    def withdraw(self, wanted: Iterable[int] | None = None) -> list[Attempt]:
+        """Take back the attempts that it has not started, of all or of the indexes ``wanted``."""
+        withdrawn = []
+        for index in list(self.assigned if wanted is None else wanted):
+            if self.memory.withdraw(index):  # it is free again once the child has met it
+                withdrawn.append(self.assigned.pop(index))
+        self.sent_count -= len(withdrawn)
+        return withdrawn
+
+    def retire(self) -> list[Attempt]:
+        """Let it start nothing more; return the attempts that it has not started."""
+        self.is_retired = True
+        return self.withdraw()
+
+    def stop(self, indexes: list[int], grace: float | None) -> list[Attempt]:
+        """Stop the attempts at ``indexes``, and kill what has not ended ``grace`` seconds later.
+
+        Returns attempts that it has not started. An attempt that executes alone gets SIGTERM:
+        nothing may follow in its process, so that nothing else is hit.
+        """
+        withdrawn = self.withdraw(indexes) if self.is_loop else self.retire()
+        started = [index for index in indexes if self.memory.state(index) == STARTED]
+        if self.is_loop:
+            kill_at = clock.now() + (KILL_GRACE_SECONDS if grace is None else grace)
+            for index in started:
+                attempt = self.assigned[index]
+                attempt.kill_at = min(kill_at, attempt.kill_at or kill_at)
+            self.commands.write(frame((STOP, started)))
+            self._kill_unstoppable(clock.now())
+        elif started:  # else it had not started, or its report is on its way
+            self._terminate(self.assigned[started[0]], grace)
+        return withdrawn
+
+    def _terminate(self, attempt: Attempt, grace: float | None) -> None:
+        self.was_stopped = True
+        if grace is None:
+            grace = attempt.kill_after if attempt.is_command else KILL_GRACE_SECONDS
+        if grace <= 0:
+            self.kill()
+        elif self.kill_at is None:
+            self.memory.request_stop()  # a SIGTERM that is not announced is ignored
+            if attempt.is_command:
+                self.signal_program(signal.SIGTERM)
+            else:
+                self._signal(signal.SIGTERM)
+        self.kill_by(clock.now() + grace)
+
+    def close_input(self) -> None:
+        """Let it exit, now that it has nothing to do: it does when its pipe closes."""
+        self.is_retired = self.is_closed = True
+        self.commands.disconnect()
+        self.kill_by(clock.now() + KILL_GRACE_SECONDS)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal it and what it has started."""
+        for send in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(self.pid, number)
+                return
 
     def signal_program(self, number: int) -> None:
         """Signal the process group of the command that it executes, if any."""
@@ -268,39 +367,34 @@ class ChildHandle(ChildProcess):
 
     def kill(self) -> None:
         """Kill it, and all that it has started."""
-        self.signal_program(signal.SIGKILL)
-        super().kill()
+        self.kill_group()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, signal.SIGKILL)
 
-    def stop(self, attempt: Attempt, grace: float) -> list[Attempt]:
-        """Stop the handler or the command of ``attempt``: SIGTERM, and SIGKILL ``grace`` seconds
-        later.
-
-        Returns the attempts that it has not started, so that nothing but ``attempt`` is hit.
+    def kill_group(self) -> None:
+        """Kill what it had started, and would outlive it; it has ended, and its id may be that of
+        another process.
         """
-        withdrawn = self.retire()
-        # else it had not started, or it ended this moment and its report is on its way
-        if self.running() is attempt:
-            self.was_stopped = True
-            if grace <= 0:
-                self.kill()
-            elif self.kill_at is None:
-                self.memory.request_stop()  # a SIGTERM that is not announced is ignored
-                if attempt.is_command:
-                    self.signal_program(signal.SIGTERM)
-                else:
-                    self.signal(signal.SIGTERM)
-            self.kill_by(clock.now() + grace)
-        return withdrawn
+        self.signal_program(signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
 
-    def retire(self) -> list[Attempt]:
-        """Let it start nothing more; return the attempts that it has not started."""
-        self.is_retired = True
-        return self.withdraw()
+    def kill_by(self, instant: float) -> None:
+        """Have it killed at ``instant``, or at an earlier one that was set before."""
+        self.kill_at = instant if self.kill_at is None else min(self.kill_at, instant)
 
     def kill_if_due(self, now: float) -> None:
         if self.kill_at is not None and now >= self.kill_at:
             self.kill()
             self.kill_at = now + KILL_GRACE_SECONDS
+
+    def close(self) -> None:
+        """Close its pipes; it has ended."""
+        self.stray.take(is_kept=False)
+        self.commands.close()
+        for descriptor in (self.results, self.output):
+            self.loop.remove_reader(descriptor)
+            os.close(descriptor)
 
 
 def _target(job: Job) -> str | tuple[Any, ...]:

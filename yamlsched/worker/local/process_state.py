@@ -6,6 +6,7 @@ The table for users is in docs/worker.md. A check takes a tenth of a millisecond
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import faulthandler
 import os
@@ -35,11 +36,15 @@ MAX_STATUS_BYTES = 1 << 14
 
 
 class ProcessState:
-    """The state of a child before its first handler. ``parent`` is the worker's process id."""
+    """The state of a child before its first handler. ``parent`` is the worker's process id.
 
-    def __init__(self, parent: int) -> None:
-        self._parent = parent
-        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    ``is_shared``: by coroutines, which may have threads and descriptors while another one ends. The
+    functions of ``signal`` that a handler must not call there are taken from ``_signal``.
+    """
+
+    def __init__(self, parent: int, is_shared: bool = False) -> None:
+        self._parent, self._is_shared = parent, is_shared
+        handlers = {number: _signal.getsignal(number) for number in signal.valid_signals()}
         # those that only C code can restore are left out
         self._handlers = {
             number: handler for number, handler in handlers.items() if handler is not None
@@ -52,6 +57,7 @@ class ProcessState:
         self._directory = _directory()
         # open from now on: reading is much faster than opening
         self._files = _open("status"), _open("oom_score_adj"), _open("ns")
+        self._limits = {limit: resource.getrlimit(limit) for limit in LIMITS}
         self._signals, self._threads, self._fixed = self._read()
         soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         few = (
@@ -71,7 +77,7 @@ class ProcessState:
             if signals != self._signals or not signals:
                 self._reset_handlers()
                 signals, threads, fixed = self._read()
-            has_piled_up = (
+            has_piled_up = not self._is_shared and (
                 _free_descriptor() > self._max_descriptor or threads > self._threads + MAX_PILED_UP
             )
         except (OSError, MemoryError, ValueError):
@@ -80,11 +86,11 @@ class ProcessState:
 
     def _reset(self) -> None:
         for timer in TIMERS:
-            signal.setitimer(timer, 0)
+            _signal.setitimer(timer, 0)
         faulthandler.cancel_dump_traceback_later()
-        signal.set_wakeup_fd(-1)
+        _signal.set_wakeup_fd(-1)
         for number in self._own_signals:
-            signal.signal(number, self._handlers[number])
+            _signal.signal(number, self._handlers[number])
         if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             while pending := signal.sigpending():
                 # what a handler has blocked must not hit the next one
@@ -95,11 +101,14 @@ class ProcessState:
             os.chdir(self._directory)
         adopt_orphans(False)
         die_with(self._parent)
+        for limit, values in self._limits.items():
+            if resource.getrlimit(limit) != values:
+                resource.setrlimit(limit, values)  # only root may raise a hard limit again
 
     def _reset_handlers(self) -> None:
         for number, handler in self._handlers.items():
-            if signal.getsignal(number) != handler:
-                signal.signal(number, handler)
+            if _signal.getsignal(number) != handler:
+                _signal.signal(number, handler)
 
     def _read(self) -> tuple[list[bytes], int, tuple[object, ...]]:
         """Return which signals are ignored and which are handled; the number of threads; what
@@ -111,7 +120,6 @@ class ProcessState:
         root = os.stat("/")
         fixed: tuple[object, ...] = (
             [line for line in lines if line.startswith(USER_FIELDS)],
-            [resource.getrlimit(limit) for limit in LIMITS],
             (os.getpriority(os.PRIO_PROCESS, 0), os.getpgrp(), os.getsid(0)),
             (root.st_dev, root.st_ino),
             None if oom_score is None else os.pread(oom_score, 16, 0),

@@ -1,13 +1,10 @@
 """How the pool and its children communicate: frames on pipes, and bytes in shared memory.
 
-A frame is its length (4 bytes) and a marshalled value. Parent to child: a list of tasks, or
-``RESUME``. Child to parent: the plain successes since the last frame, and one report or None. In
-the shared memory each task has two bytes at its index: its state, written by the child, and whether
-it was withdrawn before it started, written by the parent. Two more bytes are for the child as a
-whole: that it is ready for tasks, and that the parent wants its handler stopped. The next four are
-the process group of the command that it executes, or 0. The next eight are two counts of the
-parent's reads of the output; see ``child``. The last are for what attempts use; see ``usage``. They
-are correct at any instant at which the child dies.
+A frame is its length (4 bytes) and a marshalled value. Parent to child: a kind and its content, see
+``TASKS``. Child to parent: a ``Message``. In the shared memory each task has two bytes at its
+index: its state, written by the child, and whether it was withdrawn before it started, written by
+the parent. What follows is of the child as a whole, see ``Memory``. All of it is correct at any
+instant at which the child dies.
 
 Progress of attempts is reported in memory of its own (``ProgressSlots``): no report waits, and the
 last one is there however the child dies.
@@ -21,46 +18,16 @@ import mmap
 import os
 import struct
 import sys
+import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, Usage
 from yamlsched.runs.progress import Progress
-
-
-def bounded(report: TaskEnd, encode: Callable[[TaskEnd], bytes]) -> bytes:
-    """Return the frame of ``report``; if that is too large, the frame of its failure."""
-    content = encode(report)
-    if report.end is None or len(content) <= MAX_FRAME_BYTES:
-        return content
-    runs = sum(len(batch.payloads) for batch in report.end.enqueued)
-    size, limit = f"{len(content) >> 20} MiB", f"{MAX_FRAME_BYTES >> 20} MiB"
-    error = f"it enqueued {runs} runs, {size}, over the limit of {limit}: "
-    error += "enqueue fewer in one attempt, and let some of them enqueue the rest"
-    return encode(report._replace(end=AttemptEnd(EndKind.RAISED, error, "EnqueueRefused")))
-
-
-TOKEN_BYTES = 16  # random: no handler prints them by chance
-
-
-INDEX = struct.Struct("<H")
-
-
-class Marks:
-    """The marks of one child: its token, and the index of the task that has ended."""
-
-    def __init__(self) -> None:
-        self.token = os.urandom(TOKEN_BYTES)
-
-    def mark(self, index: int) -> bytes:
-        """Return the mark. It is short enough to be written at once, whatever others write into the
-        pipe.
-        """
-        return self.token + INDEX.pack(index)
-
 
 SLOT_BYTES = 1024  # the longest note and the head take less
 HEAD = struct.Struct("=IHdd")  # checksum, bytes of the note, done, total or NaN
@@ -123,26 +90,25 @@ def _claim_number(run: ClaimedRun) -> int:
     return zlib.crc32(f"{run.id} {run.attempt} {run.locked_by}".encode())
 
 
-MAX_TASKS = 2048
+MAX_TASKS = 4096
 """Tasks that a child can hold at once."""
-NOT_STARTED, STARTED, SUCCEEDED, ENDED = (
-    0,
-    1,
-    2,
-    3,
-)  # ENDED: the handler has returned, and its report is being sent
-READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the child as a whole
-GROUP = 2 * MAX_TASKS + 4
-GROUP_ID = struct.Struct("=i")
-READS = GROUP + GROUP_ID.size
-USED = READS + 8
-RESUME = "resume"  # the parent has withdrawn what is not to follow the last attempt
+# ENDED: the handler has returned, and its report is being sent
+NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3
+# places in the shared memory, after two bytes for each task
+READY, STOPPING, READING, PRINTED = range(2 * MAX_TASKS, 2 * MAX_TASKS + 4)
+GROUP, GROUP_ID = 2 * MAX_TASKS + 4, struct.Struct("=i")
+USED, USED_NUMBERS = GROUP + 4, 3
+STEP_AT, STEP = USED + 8 * USED_NUMBERS, struct.Struct("=IIB")
+NOTE_AT, NOTE_LENGTH, MAX_NOTE_BYTES = STEP_AT + 12, struct.Struct("=I"), 8_192
+NOTE_TEXT_AT = NOTE_AT + NOTE_LENGTH.size
+TASKS, STOP, RESUME = "tasks", "stop", "resume"
+"""What the parent sends: tasks to start; indexes of coroutines to cancel; and, to a child that
+waits, that its message was handled.
+"""
 MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
-FAILED_EXIT, CLOSED_PIPES = (
-    70,
-    71,
-)  # exit statuses: it cannot continue; the handler closed its pipes
+# exit statuses: it cannot continue; the handler closed its pipes
+FAILED_EXIT, CLOSED_PIPES = 70, 71
 
 
 class Channel(NamedTuple):
@@ -157,13 +123,28 @@ class Channel(NamedTuple):
 
 
 Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, int | None, float, tuple[Any, ...]]
-"""A run that is handed to a child: the arguments of ``Runner.execute``, as a plain tuple because
-that is quickest.
+"""A run that is handed to a child, as a plain tuple because that is quickest: its index; the path
+of the handler, or a Program; the payload; the run whose death an on_dead handler is called for; the
+timeout in seconds; the values of a ClaimedRun.
 """
-
-
 Success: TypeAlias = tuple[int, float, Usage | None]
 """A plain success: the index of the task, the seconds that it took, and what it used."""
+
+
+class Message(NamedTuple):
+    """What a child reports at once.
+
+    ``outputs`` are indexes and bytes that coroutines have printed; what other attempts print is in
+    a pipe. ``report`` is an encoded ``TaskEnd``. ``must_retire``: nothing may follow in this child,
+    by what is left in its process, or in the background. ``waits``: the child starts nothing until
+    RESUME, and its pipe of output may hold what the last attempt has printed.
+    """
+
+    outputs: list[tuple[int, bytes]]
+    successes: list[Success]
+    report: tuple[Any, ...] | None
+    must_retire: bool = False
+    waits: bool = False
 
 
 class TaskEnd(NamedTuple):
@@ -173,23 +154,16 @@ class TaskEnd(NamedTuple):
     end: AttemptEnd | None  # None: it was withdrawn before it started
     took: float = 0.0  # seconds
     import_seconds: float = 0.0  # of these, for importing the handler
-    has_mark: bool = False  # in the output: what it printed may be unread
-    # nothing may follow in this child: by what is left in its process, or in the background
-    must_retire: bool = False
 
     def encode(self) -> tuple[Any, ...]:
         """Return the report in types that a frame can hold."""
         end = self.end
         if end is None:
             return tuple(self)
-        delay = (
-            None
-            if end.delay is None
-            else (end.delay.days, end.delay.seconds, end.delay.microseconds)
-        )
+        seconds = None if end.delay is None else end.delay.total_seconds()
         plain: dict[str, Any] = {
             "kind": end.kind.value,
-            "delay": delay,
+            "delay": seconds,
             "enqueued": list(map(tuple, end.enqueued)),
         }
         return (self.number, tuple(end._replace(**plain)), *self[2:])
@@ -206,22 +180,33 @@ class TaskEnd(NamedTuple):
         usage: Any = end.usage and tuple(end.usage)
         end = end._replace(
             kind=EndKind(end.kind),
-            delay=delay and timedelta(*delay),
+            delay=None if delay is None else timedelta(seconds=delay),
             enqueued=enqueued,
             usage=usage,
         )
         return report._replace(end=end)
 
 
+class LoopStep(NamedTuple):
+    """What the event loop of a child is doing. ``number`` changes with each step, and while the
+    loop is idle.
+    """
+
+    number: int
+    executing: int | None  # the index of the attempt whose code is executing
+    is_import: bool  # of its handler
+
+
 class Memory:
     """The shared bytes of one child."""
 
     def __init__(self) -> None:
-        self._bytes = mmap.mmap(-1, USED + 3 * 8)
-        self._reads = memoryview(self._bytes)[READS:USED].cast("I")
-        self.used = memoryview(self._bytes)[USED:].cast("d")  # see ``usage``
-        self.marks = Marks()
+        self._bytes = mmap.mmap(-1, NOTE_TEXT_AT + MAX_NOTE_BYTES)
+        self.used = memoryview(self._bytes)[USED:STEP_AT].cast("d")  # see ``usage``
         self.progress = ProgressSlots(MAX_TASKS)
+        self._parent, self._steps = os.getpid(), 0
+
+    # -- the child as a whole ----------------------------------------------------------------------
 
     def set_ready(self) -> None:
         """Child: report that it is set up, and waits for tasks."""
@@ -234,12 +219,12 @@ class Memory:
 
     def request_stop(self) -> None:
         """Parent: the next SIGTERM is meant for the handler."""
-        self._bytes[STOP] = 1
+        self._bytes[STOPPING] = 1
 
     @property
     def is_stop_requested(self) -> bool:
         """Child: whether the parent has asked it to stop its handler."""
-        return bool(self._bytes[STOP])
+        return bool(self._bytes[STOPPING])
 
     def set_group(self, group: int) -> None:
         """Child, or its program before it starts: set the program's process group; 0: it is no
@@ -252,35 +237,31 @@ class Memory:
         """Parent: the process group of the program that the child is executing, or 0."""
         return int(GROUP_ID.unpack_from(self._bytes, GROUP)[0])
 
-    @property
-    def reads(self) -> int:
-        """Child: a number that changes when the parent starts to read the output, and when it ends;
-        odd: it reads.
-        """
-        return self._reads[0]
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Parent: read the pipe of output meanwhile. No attempt starts or ends: all is of one."""
+        self._bytes[READING] = 1
+        os.getppid()  # see ``start``
+        try:
+            yield
+        finally:
+            self._bytes[READING] = 0
 
-    @property
-    def prints(self) -> int:
-        """Child: a number that changes, before a read ends, when the parent has read something else
-        than marks.
-        """
-        return self._reads[1]
+    def note_print(self) -> None:
+        """Parent, while it is reading: the attempt that executes has printed something."""
+        self._bytes[PRINTED] = 1
 
-    def start_read(self) -> None:
-        """Parent: the output is read from now on."""
-        self._reads[0] = (self._reads[0] + 1) & 0xFFFFFFFF
+    def has_printed(self) -> bool:
+        """Child: return whether the parent has read something since the attempt started."""
+        self.wait_for_reader()
+        return bool(self._bytes[PRINTED])
 
-    def end_read(self, is_printed: bool) -> None:
-        """Parent: the output was read; ``is_printed``: more than marks."""
-        self._reads[1] = (self._reads[1] + is_printed) & 0xFFFFFFFF
-        self._reads[0] = (self._reads[0] + 1) & 0xFFFFFFFF
+    def wait_for_reader(self) -> None:
+        """Child: wait until the parent has read. Called between two writes, see ``start``."""
+        while self._bytes[READING] and os.getppid() == self._parent:
+            time.sleep(0)
 
-    def clear(self, indexes: Iterable[int]) -> None:
-        """Parent: prepare the indexes for new tasks."""
-        shared = self._bytes
-        for index in indexes:
-            shared[index] = NOT_STARTED
-            shared[MAX_TASKS + index] = 0
+    # -- tasks -------------------------------------------------------------------------------------
 
     def start(self, index: int) -> bool:
         """Child: mark the task as started; return False if the parent has withdrawn it.
@@ -288,20 +269,26 @@ class Memory:
         Both sides write first and then read, so that at most one of them takes the task for its
         own. The system call in between keeps the processor from reordering the two.
         """
-        self._bytes[index] = STARTED
+        shared = self._bytes
+        shared[index] = STARTED
         os.getppid()
-        if self._bytes[MAX_TASKS + index]:
-            self._bytes[index] = NOT_STARTED
+        if shared[MAX_TASKS + index]:
+            shared[index] = NOT_STARTED
             return False
+        self.wait_for_reader()
+        shared[PRINTED] = 0
         return True
 
-    def succeed(self, index: int) -> None:
-        """Child: mark the task as a plain success."""
-        self._bytes[index] = SUCCEEDED
+    def end(self, index: int, state: int = ENDED) -> None:
+        """Child: mark that the handler has returned; a report follows."""
+        self._bytes[index] = state
+        os.getppid()
+        self.wait_for_reader()
 
-    def end(self, index: int) -> None:
-        """Child: mark that the handler has returned; the report follows."""
-        self._bytes[index] = ENDED
+    def clear(self, index: int) -> None:
+        """Parent: prepare ``index`` for a new task."""
+        self._bytes[index] = NOT_STARTED
+        self._bytes[MAX_TASKS + index] = 0
 
     def withdraw(self, index: int) -> bool:
         """Parent: withdraw the task; return False if it has started."""
@@ -314,9 +301,95 @@ class Memory:
         return self._bytes[index]
 
     def running(self) -> int | None:
-        """Parent: return the index of the task whose handler is executing."""
+        """Parent: return the index of the task whose handler is executing, or the lowest one."""
         index = self._bytes.find(bytes([STARTED]), 0, MAX_TASKS)
         return None if index < 0 else index
+
+    # -- the event loop of a child -----------------------------------------------------------------
+
+    def enter(self, index: int, is_import: bool = False) -> None:
+        """Child: note that the code of the attempt at ``index`` executes from now on."""
+        self._set_step(index + 1, is_import)
+
+    def leave(self) -> None:
+        """Child: note that no attempt's code is executing."""
+        self._set_step(0, False)
+
+    def _set_step(self, place: int, is_import: bool) -> None:
+        self._steps = number = (self._steps + 1) & 0xFFFFFFFF
+        STEP.pack_into(self._bytes, STEP_AT, number, place, is_import)
+
+    def step(self) -> LoopStep:
+        """Return what the child is doing."""
+        number, place, is_import = STEP.unpack_from(self._bytes, STEP_AT)
+        return LoopStep(number, place - 1 if place else None, bool(is_import))
+
+    def write_note(self, text: str) -> None:
+        """Child: leave ``text`` to be read after its death."""
+        content = text.encode("utf-8", "replace")[:MAX_NOTE_BYTES]
+        self._bytes[NOTE_TEXT_AT : NOTE_TEXT_AT + len(content)] = content
+        NOTE_LENGTH.pack_into(self._bytes, NOTE_AT, len(content))
+
+    def note(self) -> str:
+        """Parent: return what the child has left; empty without a note."""
+        (length,) = NOTE_LENGTH.unpack_from(self._bytes, NOTE_AT)
+        text = self._bytes[NOTE_TEXT_AT : NOTE_TEXT_AT + min(length, MAX_NOTE_BYTES)]
+        return text.decode("utf-8", "replace")
+
+
+BLOCKED_SECONDS = 3.0  # for which one step of a coroutine may take
+BLOCKED_FOR = f"blocked the event loop for {BLOCKED_SECONDS:.0f}s"
+IMPORT_SECONDS = 60.0  # for which the import of a handler may take
+WATCH_INTERVAL_SECONDS = 0.25
+
+
+class Stall:
+    """For how long a child's event loop has been seen in the same step.
+
+    Intervals in which the observer itself was not executed do not count: the whole host may have
+    stood still.
+    """
+
+    def __init__(self) -> None:
+        self._step: LoopStep | None = None
+        self._seen_at = self._seconds = 0.0
+
+    def is_over(self, step: LoopStep, now: float, margin: float = 0.0) -> bool:
+        """Observe ``step``; return whether it takes too long, by more than ``margin`` seconds."""
+        if step == self._step:
+            self._seconds += min(now - self._seen_at, 2 * WATCH_INTERVAL_SECONDS)
+        else:
+            self._step, self._seconds = step, 0.0
+        self._seen_at = now
+        return self._seconds >= (IMPORT_SECONDS if step.is_import else BLOCKED_SECONDS) + margin
+
+
+def frames(
+    outputs: list[tuple[int, bytes]],
+    successes: list[Success],
+    reports: list[TaskEnd],
+    must_retire: bool = False,
+    waits: bool = False,
+) -> bytes:
+    """Return the frames of what a child reports; see ``Message``.
+
+    Each report has a frame of its own: it may enqueue much. If that is too large, the attempt has
+    failed.
+    """
+    found = []
+    for report in reports:
+        content = frame(([], [], report.encode()))
+        if len(content) > MAX_FRAME_BYTES:
+            content = frame(([], [], _refused(report, len(content)).encode()))
+        found.append(content)
+    return b"".join([frame((outputs, successes, None, must_retire, waits)), *found])
+
+
+def _refused(report: TaskEnd, size: int) -> TaskEnd:
+    runs = sum(len(batch.payloads) for batch in report.end.enqueued) if report.end else 0
+    error = f"it enqueued {runs} runs, {size >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20}"
+    error += " MiB: enqueue fewer in one attempt, and let some of them enqueue the rest"
+    return report._replace(end=AttemptEnd(EndKind.RAISED, error, "EnqueueRefused"))
 
 
 def frame(content: Any) -> bytes:

@@ -7,9 +7,9 @@ from typing import Any
 from support.project import Process, Project
 
 
-def shared(handler: str, **job: Any) -> dict[str, Any]:
+def coroutine(handler: str, **job: Any) -> dict[str, Any]:
     return {
-        "handler": f"support.shared_handlers.{handler}",
+        "handler": f"support.coroutine_handlers.{handler}",
         "queue": "shared",
         "max_attempts": 2,
         **job,
@@ -18,7 +18,7 @@ def shared(handler: str, **job: Any) -> dict[str, Any]:
 
 def once(handler: str, **job: Any) -> dict[str, Any]:
     """A shared job without retries."""
-    return shared(handler, max_attempts=1, **job)
+    return coroutine(handler, max_attempts=1, **job)
 
 
 def child_of(project: Project, run: int) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.coroutine_jobs import child_of, coroutine, once, start
 from support.database import temporary_database
 from support.project import Project, a_project, is_alive, until
 from support.proxy import a_proxy
-from support.shared_jobs import child_of, once, shared, start
 
 pytestmark = pytest.mark.story
 
@@ -26,7 +26,7 @@ def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
 def test_a_coroutine_that_cannot_be_stopped_is_killed_if_its_lease_cannot_be_renewed(
     project: Project,
 ) -> None:
-    project.sync(deaf=shared("hangs_deaf", lease="4s"))
+    project.sync(deaf=coroutine("hangs_deaf", lease="4s"))
     [run] = project.enqueue("deaf")
     with a_proxy(project.dsn) as proxy:
         worker = project.start("work", "--loop", dsn=proxy.dsn)
@@ -47,7 +47,7 @@ def test_a_coroutine_that_cannot_be_stopped_is_killed_if_its_lease_cannot_be_ren
 def test_a_reload_lets_coroutines_end_in_their_process_and_starts_others_in_a_new_one(
     project: Project,
 ) -> None:
-    project.sync(waits=shared("waits"))
+    project.sync(waits=coroutine("waits"))
     [before] = project.enqueue("waits")
     worker = start(project, before, more=("--loop",))
 
@@ -68,7 +68,7 @@ def test_a_reload_lets_coroutines_end_in_their_process_and_starts_others_in_a_ne
 
 def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project: Project) -> None:
     project.queues["shared"]["concurrency"] = 2
-    project.sync(waits=shared("waits"), naps=shared("naps"))
+    project.sync(waits=coroutine("waits"), naps=coroutine("naps"))
     quick = project.enqueue("naps", {"seconds": 0.001}, count=300)
     long = project.enqueue("waits", count=10)
     worker = project.start("work")
@@ -87,7 +87,7 @@ def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project
 def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has_set(
     project: Project,
 ) -> None:
-    project.sync(changes=once("changes"), waits=shared("waits"))
+    project.sync(changes=once("changes"), waits=coroutine("waits"))
     [changing] = project.enqueue("changes", {"what": "default SIGTERM"})
     worker = start(project, changing, more=("--loop",))
     project.until_status(changing, "succeeded")
@@ -121,7 +121,7 @@ def test_a_coroutine_that_prints_much_keeps_its_last_lines_and_its_neighbour_is_
 
 
 def test_a_coroutine_enqueues_thousands_of_runs(project: Project) -> None:
-    project.sync(fans_out=once("fans_out"), nothing=shared("nothing"))
+    project.sync(fans_out=once("fans_out"), nothing=coroutine("nothing"))
     project.enqueue("fans_out", {"count": 3_000})
 
     project.work()
@@ -134,7 +134,7 @@ def test_a_transaction_that_is_stopped_or_whose_session_breaks_commits_nothing(
 ) -> None:
     project.db.execute("create table shop (run bigint)")
     project.sync(
-        sleeps=shared("sleeps_in_server", timeout="1s"),
+        sleeps=coroutine("sleeps_in_server", timeout="1s"),
         breaks=once("session_breaks"),
         writes=once("writes"),
         nothing={},
@@ -156,7 +156,7 @@ def test_a_transaction_that_is_stopped_or_whose_session_breaks_commits_nothing(
 def test_an_effect_of_a_stopped_coroutine_is_recorded_and_an_error_is_reported_once(
     project: Project,
 ) -> None:
-    project.sync(mails=shared("mails", timeout="1s"), doubts=shared("doubts"))
+    project.sync(mails=coroutine("mails", timeout="1s"), doubts=coroutine("doubts"))
     [mailing], [doubting] = project.enqueue("mails", {"hangs": True}), project.enqueue("doubts")
 
     text = project.work(code=1).text
@@ -181,10 +181,10 @@ def test_many_runs_whose_handler_cannot_be_imported_fail_one_by_one(project: Pro
 def test_an_attempt_that_is_stopped_while_its_handler_is_imported_ends_and_its_neighbours_go_on(
     project: Project,
 ) -> None:
-    module = "support.shared_slow_import"
+    module = "support.coroutine_slow_import"
     project.sync(
-        hangs={**shared("hangs", timeout="1s"), "handler": f"{module}.hangs"},
-        naps={**shared("naps"), "handler": f"{module}.naps"},
+        hangs={**coroutine("hangs", timeout="1s"), "handler": f"{module}.hangs"},
+        naps={**coroutine("naps"), "handler": f"{module}.naps"},
     )
     [stopped], naps = project.enqueue("hangs"), project.enqueue("naps", count=20)
     worker = project.start("work")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from support.coroutine_handlers import hangs, naps
 from support.handlers import FOLDER, wait_for_file
-from support.shared_handlers import hangs, naps
 
 __all__ = ["hangs", "naps"]
 

@@ -1,4 +1,4 @@
-"""The database as the handlers of a shared child use it: many at once, on one event loop, with few
+"""The database as coroutines that share a process use it: many at once, on one event loop, with few
 sessions.
 """
 
@@ -31,7 +31,7 @@ MAX_RECORDERS = 4
 MAX_IDLE_SECONDS = 1.0
 
 
-class SharedSessions:
+class LoopSessions:
     """The sessions of one child."""
 
     def __init__(self, dsn: str, namespace: str) -> None:
@@ -108,10 +108,10 @@ class SharedSessions:
 
 
 @dataclass(slots=True)
-class SharedBackend(PostgresBackend):
+class LoopBackend(PostgresBackend):
     """The scheduler's database, for an attempt that shares its event loop with others."""
 
-    sessions: SharedSessions = field(kw_only=True)
+    sessions: LoopSessions = field(kw_only=True)
 
     @property
     def is_shared(self) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from support.coroutine_jobs import child_of, coroutine, error, once, start
 from support.database import temporary_database
 from support.project import Project, a_project, is_alive, until
-from support.shared_jobs import child_of, error, once, shared, start
-from yamlsched.extras.shared.pool import SharedPool
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
+from yamlsched.worker.local.child import ChildHandle
 
 pytestmark = pytest.mark.story
 
@@ -29,8 +29,8 @@ def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
 # -- normal ------------------------------------------------------------------------------------------------------------
 
 
-def test_runs_of_shared_jobs_execute_side_by_side_in_one_process(project: Project) -> None:
-    project.sync(waits=shared("waits"))
+def test_runs_of_coroutine_jobs_execute_side_by_side_in_one_process(project: Project) -> None:
+    project.sync(waits=coroutine("waits"))
     runs = project.enqueue("waits", count=20)
     worker = start(project, *runs)
 
@@ -45,7 +45,7 @@ def test_no_more_runs_execute_at_once_than_the_concurrency_of_their_queue_allows
     project: Project,
 ) -> None:
     project.queues["shared"]["concurrency"] = 3
-    project.sync(waits=shared("waits"), nap={})
+    project.sync(waits=coroutine("waits"), nap={})
     runs = project.enqueue("waits", count=5)
     worker = project.start("work")
     until(lambda: project.calls("started") == 3)
@@ -64,7 +64,7 @@ def test_no_more_runs_execute_at_once_than_the_concurrency_of_their_queue_allows
 def test_a_run_whose_job_has_another_queue_by_the_file_in_use_is_left_to_other_hosts_at_no_cost(
     project: Project,
 ) -> None:
-    project.sync(naps=shared("naps"), nap={})
+    project.sync(naps=coroutine("naps"), nap={})
     project.db.execute(
         "update yamlsched.job_definitions set queue = 'default' where job_type = 'naps'"
     )
@@ -85,8 +85,8 @@ def test_no_run_sees_the_context_variables_of_another_one_and_all_see_those_of_t
     # given more runs than execute at once, so that runs start where others end
     project.queues["shared"]["concurrency"] = 5
     project.sync(
-        tenant=shared("tenant"),
-        tenant_in_process={"handler": "support.shared_handlers.tenant_in_process"},
+        tenant=coroutine("tenant"),
+        tenant_in_process={"handler": "support.coroutine_handlers.tenant_in_process"},
     )
     runs = project.enqueue("tenant", count=60) + project.enqueue("tenant_in_process", count=20)
 
@@ -100,8 +100,8 @@ def test_threads_that_hang_take_none_from_later_runs_and_their_process_is_replac
 ) -> None:
     # given more runs that hang in a thread than a machine has threads of its own for them
     project.sync(
-        hangs_in_thread=shared("hangs_in_thread", timeout="1s", max_attempts=1),
-        uses_thread=shared("uses_thread"),
+        hangs_in_thread=coroutine("hangs_in_thread", timeout="1s", max_attempts=1),
+        uses_thread=coroutine("uses_thread"),
     )
     hanging = project.enqueue("hangs_in_thread", count=(os.cpu_count() or 1) + 8)
     worker = project.start("work", "--loop")
@@ -125,7 +125,8 @@ def test_threads_that_hang_take_none_from_later_runs_and_their_process_is_replac
 @pytest.mark.parametrize("how", ["shutdown_default_executor", "set_default_executor"])
 def test_no_run_takes_the_threads_of_the_others(project: Project, how: str) -> None:
     project.sync(
-        takes_threads=shared("takes_threads", max_attempts=1), uses_thread=shared("uses_thread")
+        takes_threads=coroutine("takes_threads", max_attempts=1),
+        uses_thread=coroutine("uses_thread"),
     )
     [run] = project.enqueue("takes_threads", {"how": how})
     project.work(code=1)
@@ -139,7 +140,7 @@ def test_no_run_takes_the_threads_of_the_others(project: Project, how: str) -> N
 def test_what_is_detached_outlives_the_run_that_started_it_and_has_none_of_its_variables(
     project: Project,
 ) -> None:
-    project.sync(uses_client=shared("uses_client"))
+    project.sync(uses_client=coroutine("uses_client"))
     [first] = project.enqueue("uses_client")
     worker = project.start("work", "--loop")
     until(lambda: project.row(first).status == "succeeded")
@@ -157,9 +158,9 @@ def test_what_is_detached_outlives_the_run_that_started_it_and_has_none_of_its_v
 def test_calls_of_on_dead_that_wait_for_a_process_are_not_claimed_and_released_in_a_loop(
     project: Project,
 ) -> None:
-    # given far more shared runs that die than their on_dead, which takes long, has processes for
-    on_dead = "support.shared_handlers.reports_slowly"
-    project.sync(ends=shared("ends", max_attempts=1, on_dead=on_dead), nap={})
+    # given far more runs of coroutines that die than their on_dead, which takes long, has processes for
+    on_dead = "support.coroutine_handlers.reports_slowly"
+    project.sync(ends=coroutine("ends", max_attempts=1, on_dead=on_dead), nap={})
     project.enqueue("ends", {"how": "raise"}, count=100)
     worker = project.start("work", "--loop", "--concurrency", "2")
     until(lambda: project.calls("reported") == 2)
@@ -177,7 +178,7 @@ def test_calls_of_on_dead_that_wait_for_a_process_are_not_claimed_and_released_i
 def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(
     project: Project,
 ) -> None:
-    project.sync(leaves_tasks=shared("leaves_tasks", output={"keep": "always"}))
+    project.sync(leaves_tasks=coroutine("leaves_tasks", output={"keep": "always"}))
     [run] = project.enqueue("leaves_tasks", {"how": "own_context"})
     project.work()
     [output] = project.outputs(run)
@@ -186,8 +187,8 @@ def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(
 
 def test_an_exception_whose_message_raises_ends_its_attempt(project: Project) -> None:
     project.sync(
-        ends=shared("ends", max_attempts=1),
-        raises={"handler": "support.shared_handlers.ends", "max_attempts": 1},
+        ends=coroutine("ends", max_attempts=1),
+        raises={"handler": "support.coroutine_handlers.ends", "max_attempts": 1},
     )
     runs = [
         *project.enqueue("ends", {"how": "unprintable"}),
@@ -219,7 +220,7 @@ ENDS = {
 def test_each_end_of_a_coroutine_is_the_end_of_its_own_attempt_and_of_no_other(
     project: Project,
 ) -> None:
-    project.sync(ends=shared("ends"), waits=shared("waits"), not_async=shared("not_async"))
+    project.sync(ends=coroutine("ends"), waits=coroutine("waits"), not_async=coroutine("not_async"))
     [waiting] = project.enqueue("waits")
     runs = {how: project.enqueue("ends", {"how": how})[0] for how in ENDS}
     [misfit], [sync] = project.enqueue("ends", {"where": 1}), project.enqueue("not_async")
@@ -269,8 +270,8 @@ def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(
     project.db.execute("create table shop (run bigint)")
     project.sync(
         writes=once("writes", queue=queue),
-        mails=shared("mails", queue=queue),
-        nothing=shared("nothing"),
+        mails=coroutine("mails", queue=queue),
+        nothing=coroutine("nothing"),
     )
     committed = project.enqueue("writes", count=30)
     [rolled_back] = project.enqueue("writes", {"how": "rollback"})
@@ -299,8 +300,8 @@ def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(
     )
 
 
-def test_on_dead_of_a_shared_job_is_called_in_a_process(project: Project) -> None:
-    path = "support.shared_handlers."
+def test_on_dead_of_a_coroutine_is_called_in_a_process(project: Project) -> None:
+    path = "support.coroutine_handlers."
     project.sync(
         ends=once("ends", on_dead=path + "told"),
         waits=once("not_async", on_dead=path + "told_sync"),
@@ -321,7 +322,7 @@ def test_a_coroutine_that_exceeds_its_timeout_is_cancelled_and_its_neighbour_is_
     project.sync(
         hangs=once("hangs", timeout="1s"),
         returns=once("returns_when_stopped", timeout="1s"),
-        waits=shared("waits"),
+        waits=coroutine("waits"),
     )
     [hangs], [returns], [neighbour] = (
         project.enqueue("hangs"),
@@ -353,7 +354,7 @@ def test_a_coroutine_that_catches_a_cancellation_is_cancelled_again(project: Pro
 def test_a_coroutine_that_catches_every_cancellation_is_killed_with_its_process(
     project: Project,
 ) -> None:
-    project.sync(deaf=once("hangs_deaf", timeout="1s"), waits=shared("waits"))
+    project.sync(deaf=once("hangs_deaf", timeout="1s"), waits=coroutine("waits"))
     [deaf], [neighbour] = project.enqueue("deaf"), project.enqueue("waits")
     worker = start(project, deaf, neighbour)
     child = child_of(project, deaf)
@@ -375,31 +376,24 @@ def test_a_coroutine_that_catches_every_cancellation_is_killed_with_its_process(
 
 def test_a_child_whose_exit_has_not_been_read_is_not_killed_again() -> None:
     end = AttemptEnd(EndKind.RAISED, "still running after 1s, stopped")
-    flight = SimpleNamespace(kill_at=0.0, attempt=SimpleNamespace(stopped=end))
+    attempt = SimpleNamespace(kill_at=0.5, stopped=end)
     kills: list[int] = []
-    child: Any = SimpleNamespace(
-        in_flight={1: flight},
-        killed_for=None,
-        is_retired=False,
-        has_started=lambda _: True,
-        kill=lambda: kills.append(1),
-    )
-    pool = SharedPool.__new__(SharedPool)
+    child: Any = ChildHandle.__new__(ChildHandle)
+    child.killed_for = None
+    child.executing = lambda: [(1, attempt)]
+    child.kill = lambda: kills.append(1)
 
     for now in (1.0, 2.0):
-        pool._kill_if_due(child, now)
+        child._kill_unstoppable(now)
 
     assert kills == [1]
-    assert (
-        flight.attempt.stopped.error
-        == f"{end.error}; it did not end, and was killed with its process"
-    )
+    assert attempt.stopped.error == f"{end.error}; it did not end, and was killed with its process"
 
 
 def test_a_cancelled_run_and_one_that_another_worker_has_are_stopped_and_their_neighbour_is_not(
     project: Project,
 ) -> None:
-    project.sync(hangs=shared("hangs", lease="2s"), waits=shared("waits"))
+    project.sync(hangs=coroutine("hangs", lease="2s"), waits=coroutine("waits"))
     cancelled, lost = project.enqueue("hangs", count=2)
     [neighbour] = project.enqueue("waits")
     worker = start(project, cancelled, lost, neighbour, more=("--loop",))
@@ -419,7 +413,7 @@ def test_a_cancelled_run_and_one_that_another_worker_has_are_stopped_and_their_n
 def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases_their_runs(
     project: Project,
 ) -> None:
-    project.sync(waits=shared("waits"), hangs=shared("hangs"))
+    project.sync(waits=coroutine("waits"), hangs=coroutine("hangs"))
     [waiting], [hanging] = project.enqueue("waits"), project.enqueue("hangs")
     worker = start(project, waiting, hanging, more=("--grace", "3s"))
 
@@ -442,7 +436,7 @@ def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases
 def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_killed(
     project: Project, how: str
 ) -> None:
-    project.sync(blocks=once("blocks"), naps=shared("naps"))
+    project.sync(blocks=once("blocks"), naps=coroutine("naps"))
     [blocking], [neighbour] = (
         project.enqueue("blocks", {"how": how}),
         project.enqueue("naps", {"seconds": 600}),
@@ -455,7 +449,7 @@ def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_kill
 
     assert worker.wait() == 1
     [failure] = project.failures(neighbour)
-    source = Path(__file__).parents[2] / "support" / "shared_handlers.py"
+    source = Path(__file__).parent / "support" / "coroutine_handlers.py"
     line = 1 + source.read_text().splitlines().index("    time.sleep(60)")
     at = f" at {source}:{line}" if how != "lock" else ""
     if how == "callback":
@@ -500,7 +494,7 @@ def test_a_coroutine_that_yields_within_three_seconds_blocks_nothing(project: Pr
 def test_a_coroutine_that_ends_its_process_costs_each_run_that_had_started_one_attempt_and_not_two(
     project: Project, how: str, cause: str
 ) -> None:
-    project.sync(dies=shared("dies", max_attempts=3), waits=shared("waits"))
+    project.sync(dies=coroutine("dies", max_attempts=3), waits=coroutine("waits"))
     [dying], [neighbour] = (
         project.enqueue("dies", {"how": how}),
         project.enqueue("waits", {"file": "later"}),
@@ -521,7 +515,7 @@ def test_a_coroutine_that_ends_its_process_costs_each_run_that_had_started_one_a
 def test_a_child_that_is_killed_with_200_coroutines_costs_each_one_attempt(
     project: Project,
 ) -> None:
-    project.sync(waits=shared("waits"))
+    project.sync(waits=coroutine("waits"))
     runs = project.enqueue("waits", count=200)
     worker = project.start("work")
     until(lambda: project.calls("started") == 200)
@@ -538,7 +532,7 @@ def test_a_child_that_is_killed_with_200_coroutines_costs_each_one_attempt(
 
 
 def test_the_children_of_a_worker_that_is_killed_die_with_it(project: Project) -> None:
-    project.sync(waits=shared("waits"))
+    project.sync(waits=coroutine("waits"))
     runs = project.enqueue("waits", count=2)
     worker = start(project, *runs)
     child = child_of(project, runs[0])
@@ -557,7 +551,7 @@ def test_the_children_of_a_worker_that_is_killed_die_with_it(project: Project) -
     "how", ["waits", "fails", "exits", "deaf", pytest.param("spawns", marks=pytest.mark.slow)]
 )
 def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, how: str) -> None:
-    project.sync(leaves=once("leaves_tasks", output={"keep": "always"}), waits=shared("waits"))
+    project.sync(leaves=once("leaves_tasks", output={"keep": "always"}), waits=coroutine("waits"))
     [leaving], [neighbour] = project.enqueue("leaves", {"how": how}), project.enqueue("waits")
     worker = start(project, leaving, neighbour)
     project.until_status(leaving, "succeeded")
@@ -579,7 +573,7 @@ def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, h
 
 
 def test_a_handler_that_forks_leaves_the_event_loop_of_its_process_alone(project: Project) -> None:
-    project.sync(forks=once("forks"), waits=shared("waits"))
+    project.sync(forks=once("forks"), waits=coroutine("waits"))
     [forking], [neighbour] = project.enqueue("forks"), project.enqueue("waits")
     worker = start(project, forking, neighbour)
     project.until_status(forking, "succeeded")

@@ -1,3 +1,0 @@
-"""Queues with ``mode: async``: an executor whose child processes execute many attempts as coroutines of
-one event loop.
-"""
