@@ -166,24 +166,30 @@ class ChildHandle:
         """Return the attempts at these indexes, which it no longer holds, and set what they took
         and used.
         """
-        attempts = []
+        attempts, pop, has_reports = [], self.assigned.pop, self.memory.progress.is_used
         for index, took, usage in successes:
-            if (attempt := self.take(index)) is not None:
+            self.free.append(index)
+            if (attempt := pop(index, None)) is not None:
                 attempt.took, attempt.usage = took, usage
                 attempts.append(attempt)
+                if has_reports:
+                    self._read_progress(index, attempt)
+        self._note_end()
         return attempts
 
     def take(self, index: int) -> Attempt | None:
         """Return the attempt at ``index``, which is free now; None: it was withdrawn."""
         attempt = self.assigned.pop(index, None)
-        if attempt is not None:
+        if attempt is not None and self.memory.progress.is_used:
             self._read_progress(index, attempt)
         self.free.append(index)
-        if not self.is_loop:
-            self.slow_count = 0
+        self._note_end()
+        return attempt
+
+    def _note_end(self) -> None:
+        self.slow_count = self.slow_count if self.is_loop else 0
         if not self.assigned:
             self.idle_since = clock.now()
-        return attempt
 
     def read_progress(self) -> None:
         """Set the progress of its attempts, as their handlers have reported it."""
@@ -192,8 +198,7 @@ class ChildHandle:
                 self._read_progress(index, attempt)
 
     def _read_progress(self, index: int, attempt: Attempt) -> None:
-        if self.memory.progress.is_used:
-            attempt.progress = self.memory.progress.read(index, attempt.run) or attempt.progress
+        attempt.progress = self.memory.progress.read(index, attempt.run) or attempt.progress
 
     # -- what it prints ----------------------------------------------------------------------------
 

@@ -135,12 +135,13 @@ class Pool:
         queue, size, job = self._waiting, 0, None
         while queue and size < MAX_MESSAGE_BYTES:
             attempt = queue[0]
-            if attempt.job is not job and attempt.kind is not Kind.COROUTINE:
+            if attempt.job is not job and not self._is_async:
                 job = attempt.job
                 limit = min(limit, self._estimates.message_size(job.name))
             if attempt.failed_starts:
                 limit = 1  # sent alone, so that the death of its child has no other cause
-            if message and (len(message) >= limit or attempt.kind is not message[0].kind):
+            is_other = bool(message) and attempt.is_command is not message[0].is_command
+            if message and (len(message) >= limit or is_other):
                 break
             message.append(queue.popleft())
             size += len(attempt.run.payload)
