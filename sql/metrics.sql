@@ -62,6 +62,7 @@ group by e.job_type, e.status, e.is_call, bucket
 order by e.job_type, e.status, e.is_call, bucket;
 
 -- name: queues
-select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.leaving
+select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
+       l.failed_starts, l.next_start_at, l.error
 from yamlsched.queue_loads(%(namespace)s, 10000, clock_timestamp()) l
 order by l.queue;

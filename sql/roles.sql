@@ -64,7 +64,8 @@ begin
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health',
             'overdue_jobs',
             'definition_changes', 'seen_hosts',
-            'notify_targets', 'notifications', 'workers', 'queue_load']) as is_ours
+            'notify_targets', 'notifications', 'workers', 'queue_states',
+            'queue_load']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
@@ -228,7 +229,7 @@ begin
         yamlsched.definition_changes, yamlsched.cannot_start, yamlsched.gates, yamlsched.permits,
         yamlsched.awaits, yamlsched.seen_hosts,
         yamlsched.notify_targets, yamlsched.notifications,
-        yamlsched.workers, yamlsched.queue_load
+        yamlsched.workers, yamlsched.queue_states, yamlsched.queue_load
         to yamlsched_reader, yamlsched_worker;
 
     -- Workers can add rows to the audit trails (job_failures, operator_actions, edits,
@@ -240,7 +241,7 @@ begin
         to yamlsched_worker;
     grant insert, update on yamlsched.awaits, yamlsched.namespaces,
     yamlsched.job_definitions, yamlsched.skipped_slots,
-        yamlsched.attempt_outputs to yamlsched_worker;
+        yamlsched.attempt_outputs, yamlsched.queue_states to yamlsched_worker;
     grant insert, update, delete on yamlsched.job_runs, yamlsched.gates, yamlsched.permits,
     yamlsched.attempt_progress,
     yamlsched.running_outputs, yamlsched.effects,

@@ -356,23 +356,42 @@ create index permits_run on yamlsched.permits (run_id);
 
 -- Workers
 
--- `work`, once or as a loop: a row for each process and queue that it serves, which it writes
--- itself. It decides nothing about runs, only the lease does. A worker is live for 60 s after seen_at.
+-- `work`, once or as a loop: a row for each process and queue that it serves. Who starts a worker
+-- writes requested_at, before the command; the rest is written by the worker itself. It decides
+-- nothing about runs, only the lease does. A worker is live for 60 s after seen_at.
 create table yamlsched.workers (
-    namespace   text not null,
-    id          text not null,         -- locked_by of the runs that it claims begins with it
-    queue       text not null,
-    host        text not null,
-    path        text not null,         -- of its file
-    revision    text,                  -- of its code
-    reported_at timestamptz not null,  -- of the process that has the id now
-    seen_at     timestamptz not null,
-    leaving_at  timestamptz,           -- since then it claims nothing more
-    ended_at    timestamptz,
-    runs        bigint not null default 0,  -- that it has begun to execute
-    primary key (namespace, id, queue)
+    namespace    text not null,
+    id           text not null,        -- locked_by of the runs that it claims begins with it
+    queue        text not null,
+    host         text,
+    path         text,                 -- of its file
+    revision     text,                 -- of its code
+    requested_at timestamptz,          -- null: nobody requested it
+    start_by     timestamptz,          -- when the start counts as failed without a report
+    reported_at  timestamptz,          -- of the process that has the id now
+    seen_at      timestamptz,
+    leaving_at   timestamptz,          -- since then it claims nothing more
+    ended_at     timestamptz,
+    runs         bigint not null default 0,  -- that it has begun to execute
+    error        text,                 -- why its start has failed, or it was lost
+    primary key (namespace, id, queue),
+    constraint requested_or_reported check (requested_at is not null or reported_at is not null),
+    constraint start_by_iff_requested check ((requested_at is null) = (start_by is null)),
+    constraint seen_iff_reported check ((reported_at is null) = (seen_at is null))
 );
 create index workers_queue on yamlsched.workers (namespace, queue, ended_at);
+
+-- What is remembered of a queue whose workers are started. Its row is locked by who decides about
+-- starts, and by a requested worker that comes: each sees what the others have done.
+create table yamlsched.queue_states (
+    namespace     text not null,
+    queue         text not null,
+    failed_starts integer not null default 0 check (failed_starts >= 0),  -- in a row
+    failed_at     timestamptz,         -- when the latest one was noticed
+    next_start_at timestamptz,         -- no worker is started before
+    decided_at    timestamptz,         -- ends before this were counted
+    primary key (namespace, queue)
+);
 
 
 -- Attempts
@@ -1898,30 +1917,45 @@ as $$
            (select min(c.due_at) from claimable c)
 $$;
 
--- The queues of a namespace: how much there is to do in each, and who does it.
+-- The queues of a namespace: how much there is to do in each, who does it, and how its workers
+-- start. `error` is that of the latest start that has failed.
 create function yamlsched.queue_loads(of_namespace text, most integer, now timestamptz)
     returns table (queue text, due bigint, executing bigint, oldest_due_at timestamptz,
-                   live bigint, leaving bigint)
+                   live bigint, starting bigint, leaving bigint,
+                   failed_starts integer, next_start_at timestamptz, error text)
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.leaving
+    select n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.starting, w.leaving,
+           coalesce(q.failed_starts, 0), q.next_start_at, f.error
     from (select e.queue from yamlsched.queue_levels(of_namespace) e
+          union
+          select q.queue from yamlsched.queue_states q where q.namespace = of_namespace
           union
           select w.queue from yamlsched.workers w
           where w.namespace = of_namespace and w.ended_at is null
-            and w.seen_at > queue_loads.now - interval '60 seconds') n
+            and greatest(w.seen_at + interval '60 seconds', w.start_by) > queue_loads.now) n
     cross join lateral yamlsched.queue_load_of(of_namespace, n.queue, most, queue_loads.now) l
     cross join lateral (
-        select count(*) filter (where w.leaving_at is null) as live,
-               count(*) filter (where w.leaving_at is not null) as leaving
+        select count(*) filter (where s.is_live and w.leaving_at is null) as live,
+               count(*) filter (where w.reported_at is null and w.start_by > queue_loads.now)
+                   as starting,
+               count(*) filter (where s.is_live and w.leaving_at is not null) as leaving
         from yamlsched.workers w
-        where w.namespace = of_namespace and w.queue = n.queue and w.ended_at is null
-          and w.seen_at > queue_loads.now - interval '60 seconds') w
+        cross join lateral (
+            select w.seen_at > queue_loads.now - interval '60 seconds' as is_live) s
+        where w.namespace = of_namespace and w.queue = n.queue and w.ended_at is null) w
+    left join yamlsched.queue_states q on q.namespace = of_namespace and q.queue = n.queue
+    left join lateral (
+        select w.error from yamlsched.workers w
+        where w.namespace = of_namespace and w.queue = n.queue and w.error is not null
+          and q.failed_starts > 0
+        order by w.ended_at desc limit 1) f on true
 $$;
 
 -- For a scaler: due + executing is what workers are needed for. Counted to 10,000 of each level.
 create view yamlsched.queue_load as
-select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.leaving
+select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
+       l.failed_starts, l.next_start_at
 from yamlsched.namespaces n
 cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) l;
 

@@ -1,4 +1,5 @@
--- Workers report here. What they write decides nothing about runs: only the lease does.
+-- Workers, and when they are started: service/start_rule.py. What workers write decides nothing
+-- about runs: only the lease does.
 
 -- name: report
 -- A worker has come, for each of its queues. A queue is not returned if another process with this
@@ -12,8 +13,8 @@ cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 on conflict (namespace, id, queue) do update
 set host = excluded.host, path = excluded.path, revision = excluded.revision,
     reported_at = excluded.reported_at, seen_at = excluded.seen_at,
-    leaving_at = null, ended_at = null, runs = 0
-where %(takes_over)s or w.ended_at is not null
+    leaving_at = null, ended_at = null, error = null, runs = 0
+where %(takes_over)s or w.reported_at is null or w.ended_at is not null
    or w.seen_at <= excluded.seen_at - interval '60 seconds'
 returning w.queue, w.reported_at;
 
@@ -23,7 +24,7 @@ returning w.queue, w.reported_at;
 update yamlsched.workers w
 set seen_at = c.now, runs = o.runs,
     leaving_at = case when %(is_leaving)s then coalesce(w.leaving_at, c.now) end,
-    ended_at = case when %(has_ended)s then c.now end
+    ended_at = case when %(has_ended)s then c.now end, error = null
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join unnest(%(queues)s::text[], %(reported_ats)s::timestamptz[], %(runs)s::bigint[])
     as o (queue, reported_at, runs)
@@ -33,22 +34,107 @@ returning w.queue;
 
 -- name: loads
 -- How much there is to do in each queue, counted to 1,000 of each level, and who does it.
-select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.leaving
+select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
+       l.failed_starts, l.next_start_at, l.error
 from yamlsched.queue_loads(%(namespace)s, 1000, clock_timestamp()) l
 order by l.queue;
 
 -- name: latest
 -- Workers: those that are there first, then the latest.
-select w.id, w.queue, w.host, w.path, w.revision, w.reported_at, w.seen_at, w.leaving_at,
-       w.ended_at, w.runs
+select w.id, w.queue, w.host, w.path, w.revision, w.requested_at, w.start_by, w.reported_at,
+       w.seen_at, w.leaving_at, w.ended_at, w.runs, w.error
 from yamlsched.workers w
 where w.namespace = %(namespace)s
-order by w.ended_at is not null, w.seen_at desc, w.id, w.queue
+order by w.ended_at is not null, coalesce(w.seen_at, w.requested_at) desc, w.id, w.queue
 limit %(limit)s;
 
 -- name: prune
 -- Forget workers that ended, or were seen last, more than 7 days ago.
 delete from yamlsched.workers w
 where w.namespace = %(namespace)s
-  and coalesce(w.ended_at, w.seen_at)
+  and coalesce(w.ended_at, w.seen_at, w.requested_at)
       < coalesce(%(now)s::timestamptz, clock_timestamp()) - interval '7 days';
+
+-- name: lock_queue
+-- Lock the queue's row, and make it if it is missing. The time is read after that: what is written
+-- under the lock has times in the order of the locks.
+with locked as materialized (
+    insert into yamlsched.queue_states as q (namespace, queue)
+    values (%(namespace)s, %(queue)s)
+    on conflict (namespace, queue) do update set queue = excluded.queue
+    returning q.failed_starts, q.failed_at, q.next_start_at, q.decided_at
+)
+select l.failed_starts, l.failed_at, l.next_start_at, l.decided_at,
+       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+from locked l;
+
+-- name: state
+-- The same without a lock.
+select coalesce(q.failed_starts, 0) as failed_starts, q.failed_at, q.next_start_at, q.decided_at,
+       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+from (select) one
+left join yamlsched.queue_states q on q.namespace = %(namespace)s and q.queue = %(queue)s;
+
+-- name: rows
+-- The workers of a queue that have not ended, or have since the last decision.
+select w.id, w.requested_at, w.start_by, w.reported_at, w.seen_at, w.leaving_at, w.ended_at, w.runs, w.error
+from yamlsched.workers w
+where w.namespace = %(namespace)s and w.queue = %(queue)s
+  and (w.ended_at is null or w.ended_at > coalesce(%(decided_at)s::timestamptz, '-infinity'))
+order by w.id;
+
+-- name: load
+-- How many runs of a queue are due or execute, counted up to `most`: see queue_load_of.
+select l.due + l.executing as runs, l.oldest_due_at
+from yamlsched.queue_load_of(%(namespace)s, %(queue)s, %(most)s,
+                             coalesce(%(now)s::timestamptz, clock_timestamp())) l;
+
+-- name: request
+-- Rows of workers that are about to be started: committed before their commands run.
+insert into yamlsched.workers (namespace, id, queue, requested_at, start_by)
+select %(namespace)s, i.id, %(queue)s, %(now)s, %(now)s + %(start_timeout)s
+from unnest(%(ids)s::text[]) as i (id);
+
+-- name: note_ends
+-- Why workers count as ended, or their starts as failed.
+update yamlsched.workers w
+set ended_at = coalesce(w.ended_at, %(now)s), error = coalesce(w.error, e.error)
+from unnest(%(ids)s::text[], %(errors)s::text[]) as e (id, error)
+where w.namespace = %(namespace)s and w.queue = %(queue)s and w.id = e.id;
+
+-- name: save_state
+update yamlsched.queue_states q
+set failed_starts = %(failed_starts)s, failed_at = %(failed_at)s,
+    next_start_at = %(next_start_at)s, decided_at = %(decided_at)s
+where q.namespace = %(namespace)s and q.queue = %(queue)s;
+
+-- name: note_command
+-- The command of a start has failed. A worker that has come all the same counts.
+update yamlsched.workers w
+set ended_at = %(now)s, error = %(error)s
+where w.namespace = %(namespace)s and w.queue = %(queue)s and w.id = %(id)s
+  and w.reported_at is null and w.ended_at is null
+returning w.id;
+
+-- name: other_requests
+-- For what a worker with this id was requested, if that is none of these queues.
+select w.namespace, w.queue
+from yamlsched.workers w
+where w.id = %(id)s and w.requested_at is not null
+  and not exists (select from yamlsched.workers o
+                  where o.namespace = %(namespace)s and o.id = %(id)s
+                    and o.queue = any (%(queues)s::text[]) and o.requested_at is not null)
+order by w.requested_at limit 1;
+
+-- name: refuse_above
+-- Refuse a requested worker of a queue with `max_workers` live ones beside it: it ends, although
+-- its start has not failed. One that nobody requested is not refused.
+update yamlsched.workers w
+set ended_at = %(now)s
+where w.namespace = %(namespace)s and w.queue = %(queue)s and w.id = %(id)s
+  and w.requested_at is not null and %(max_workers)s <= (
+      select count(*) from yamlsched.workers o
+      where o.namespace = w.namespace and o.queue = w.queue and o.id <> w.id
+        and o.requested_at is not null and o.ended_at is null
+        and o.seen_at > %(now)s - interval '60 seconds')
+returning w.queue;

@@ -29,6 +29,7 @@ from yamlsched.extras import embedded
 
 TABLES = [
     "workers",
+    "queue_states",
     "notifications",
     "notify_targets",
     "gates",

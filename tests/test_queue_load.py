@@ -89,3 +89,30 @@ def test_status_names_each_queue_with_what_there_is_to_do(db: Db, dsn: str) -> N
     words = ["status", "--dsn", dsn, "--namespace", "default", "--format", "json"]
     [queue] = json.loads(CliRunner().invoke(cli, words).output)["queues"]
     assert (queue["queue"], queue["due"], queue["live"]) == (QUEUE, 1, 1)
+
+
+def failed_starts(db: Db, count: int) -> None:
+    """Record failed starts in a row, the latest with an error."""
+    db.execute(
+        "insert into yamlsched.queue_states (namespace, queue, failed_starts, failed_at, next_start_at)"
+        " values ('default', %s, %s, now(), '2026-01-14 12:00Z')",
+        [QUEUE, count],
+    )
+    db.execute(
+        "insert into yamlsched.workers (namespace, id, queue, requested_at, start_by, ended_at, error)"
+        " values ('default', 'gpu-9', %s, now(), now(), now(), E'exit code 1\nno such partition')",
+        [QUEUE],
+    )
+
+
+def test_status_says_why_starts_failed_and_three_in_a_row_are_a_problem(db: Db, dsn: str) -> None:
+    words = ["status", "--dsn", dsn, "--namespace", "default"]
+    failed_starts(db, 2)
+    shown = CliRunner().invoke(cli, words).output
+    assert "2 failed starts, next one after 2026-01-14T12:00:00Z: exit code 1 no such" in shown
+    assert "failed in a row" not in shown
+
+    db.execute("update yamlsched.queue_states set failed_starts = 3")
+
+    checked = CliRunner().invoke(cli, [*words, "--check"]).output
+    assert "queue gpu: 3 starts of workers failed in a row: exit code 1 no such" in checked

@@ -479,6 +479,7 @@ WORKER_TABLES = {
     "notify_targets": DELETE,
     "notifications": DELETE,
     "workers": DELETE,
+    "queue_states": CHANGE,
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {

@@ -32,10 +32,12 @@ from yamlsched.ask.health import (
 from yamlsched.ask.states import LAST, MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
-from yamlsched.runs.lifecycle import error_text
+from yamlsched.runs.lifecycle import error_text, one_line
 from yamlsched.text import join_first
 from yamlsched.timetable.times import rfc3339, short_utc
 
+MAX_FAILED_STARTS = 3
+"""From this many on in a row, failed starts of a queue are a problem."""
 MAX_LISTED_PROBLEMS = 10
 """Stuck runs, and effects in doubt, that are reported one by one."""
 NOT_RUN = "its slot was not run"
@@ -51,6 +53,7 @@ Kind = Literal[
     "held_up",
     "stuck",
     "lack",
+    "start",
     "late",
     "skipped",
     "failing",
@@ -123,6 +126,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         *_unsent(health),
         *unwritten(health),
         *_cannot_start(health),
+        *_starts(health),
         *in_doubt(health),
         *_dead_total(health, thresholds),
         *_lost_slots(health, thresholds),
@@ -265,6 +269,17 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
             f"no host can start {more} more job{'' if more == 1 else 's'}",
             "yamlsched status",
         )
+
+
+def _starts(health: Health) -> Iterator[Problem]:
+    """Yield the queues whose workers do not start."""
+    for each in health.queues:
+        if each.failed_starts < MAX_FAILED_STARTS:
+            continue
+        last = f": {one_line(each.error)}" if each.error else ""
+        what = f"queue {each.queue}: {each.failed_starts} starts of workers failed in a row{last}"
+        remedy = "correct the start command of the queue, or its engine; the next start tries it"
+        yield Problem("start", None, what, remedy, since=each.oldest_due_at)
 
 
 def _stuck(health: Health) -> Iterator[Problem]:

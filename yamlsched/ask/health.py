@@ -185,7 +185,8 @@ class WorkerHost:
 class QueueHealth(NamedTuple):
     """How much there is to do in a queue, and who does it: see the view queue_load.
 
-    ``due`` and ``executing`` are counted to some thousands.
+    ``due`` and ``executing`` are counted to some thousands. ``failed_starts`` counts those in a
+    row, and ``error`` is that of the latest one.
     """
 
     queue: str
@@ -193,7 +194,11 @@ class QueueHealth(NamedTuple):
     executing: int
     oldest_due_at: datetime | None
     live: int
+    starting: int
     leaving: int
+    failed_starts: int
+    next_start_at: datetime | None
+    error: str | None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from yamlsched.ask.runs import namespaces
 from yamlsched.ask.states import HEALTHY_STATES, by_run, held_up_in_words
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.runs.lifecycle import one_line
 from yamlsched.show import terminal
 from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section, and_more
 from yamlsched.text import did_you_mean, join_first
@@ -246,11 +247,17 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
 
 
 def queue_in_words(queue: QueueHealth, now: datetime) -> str:
-    """Return how much there is to do in a queue, and who does it."""
+    """Return how much there is to do in a queue, who does it, and what is wrong with starts."""
     waits = f" (the oldest since {terminal.ago(queue.oldest_due_at, now)})" if queue.due else ""
-    leaving = f", {queue.leaving} leaving" if queue.leaving else ""
-    workers = f"{terminal.count(queue.live, 'live worker')}{leaving}"
-    return f"{queue.due} due{waits}, {queue.executing} executing, {workers}"
+    others = (("starting", queue.starting), ("leaving", queue.leaving))
+    more = "".join(f", {count} {word}" for word, count in others if count)
+    workers = f"{terminal.count(queue.live, 'live worker')}{more}"
+    text = f"{queue.due} due{waits}, {queue.executing} executing, {workers}"
+    if not queue.failed_starts:
+        return text
+    starts = terminal.count(queue.failed_starts, "failed start")
+    at = f", next one after {terminal.instant(queue.next_start_at)}" if queue.next_start_at else ""
+    return f"{text}; {starts}{at}: {one_line(queue.error or '')}"
 
 
 def files(health: Health) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,7 @@ LIMITS = {
     "catchup_window": (timedelta(minutes=1), MAX_DURATION),
     "spread": (timedelta(0), timedelta(hours=24)),
     "kill_after": (timedelta(0), timedelta(hours=1)),
+    "start_timeout": (timedelta(seconds=10), MAX_DURATION),
 }
 NEEDED_KEYS = {
     key: needed_keys(needed) for key, needed in SCHEMA["definitions"]["job"]["dependencies"].items()

@@ -86,19 +86,35 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """How a worker of a queue is started; see service/starts.py."""
+
+    command: tuple[str, ...]
+    max_workers: int
+    start_timeout: timedelta = timedelta(hours=1)
+
+    def to_yaml(self) -> dict[str, Any]:
+        timeout = durations.show(self.start_timeout)
+        command = list(self.command)
+        return {"command": command, "max_workers": self.max_workers, "start_timeout": timeout}
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """How the runs of a queue execute, and who serves it.
 
     ``concurrency`` is how many of its runs one worker executes at once; None: what the host's limit
-    leaves, or of coroutines DEFAULT_ASYNC_CONCURRENCY.
+    leaves, or of coroutines DEFAULT_ASYNC_CONCURRENCY. A queue with ``start`` is dedicated.
     """
 
     mode: Mode = Mode.PROCESS
     concurrency: int | None = None
     dedicated: bool = False  # only workers that name it serve it
+    start: Start | None = None
 
     def to_yaml(self) -> dict[str, Any]:
-        keys = {"concurrency": self.concurrency, "dedicated": self.dedicated}
+        keys: dict[str, Any] = {"concurrency": self.concurrency, "dedicated": self.dedicated}
+        keys["start"] = self.start and self.start.to_yaml()
         return {"mode": self.mode.value} | {key: value for key, value in keys.items() if value}
 
 

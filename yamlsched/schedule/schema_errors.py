@@ -102,6 +102,8 @@ MISSING = {
         "Add the name of the variable that has its address, for example url_env: OPS_NOTIFY_URL"
     ),
     "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
+    "max_workers": "Add how many started workers may be there at once, for example max_workers: 8.",
+    "command": "Add the program that starts a worker, for example command: [/srv/app/start-worker].",
     "max": "Add how many runs may execute at once, for example max: 2.",
 }
 """What to do about each required key."""

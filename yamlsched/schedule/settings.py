@@ -6,7 +6,7 @@ from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule.build import Reader
 from yamlsched.schedule.file import NO_QUEUE
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.job import Limit, Mode, NotifyTarget, Queue, Retention
+from yamlsched.schedule.job import Limit, Mode, NotifyTarget, Queue, Retention, Start
 from yamlsched.schedule.node import Spot
 from yamlsched.text import quoted
 
@@ -51,9 +51,22 @@ def build_queues(root: Spot, reader: Reader) -> dict[str, Queue | None]:
             reader.findings.error(entry.key, "YS106", message, "Choose another name.")
         built[name] = None
         if reader.findings.is_valid(entry):
-            keys = {key: node.value for key, node in entry.value.items()}
-            built[name] = Queue(**keys | {"mode": Mode(keys.get("mode", Mode.PROCESS))})
+            keys = {key: node.value for key, node in entry.value.items() if key != "start"}
+            keys["mode"] = Mode(keys.get("mode", Mode.PROCESS))
+            if start := entry.get("start"):
+                keys |= {"start": _build_start(start, reader), "dedicated": True}
+            built[name] = Queue(**keys)
     return built
+
+
+def _build_start(spot: Spot, reader: Reader) -> Start | None:
+    """Return how workers are started; None if ``start_timeout`` is out of range."""
+    most, timeout = reader.integer(spot.child("max_workers")), spot.get("start_timeout")
+    command = reader.strings(spot.child("command"))
+    if timeout is None:
+        return Start(command, most)
+    length = reader.duration(timeout)
+    return None if length is None else Start(command, most, length)
 
 
 def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:

@@ -20,6 +20,8 @@ from yamlsched.plugins import WorkerTask
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.service import companions
+from yamlsched.service.start_commands import QueueStart, StartContext
+from yamlsched.service.starts import StartTask, starts_of
 from yamlsched.service.steps import (
     OnMessages,
     Target,
@@ -85,6 +87,8 @@ def loop(
             ),
         )
         file = FollowedFile(hash, synced.jobs or jobs, frozenset(jobs), *code)
+        context = StartContext.of(schedule, dsn, namespace)
+        start_task = StartTask(context, starts_of(schedule, synced) if syncs else ())
         sync_task = SyncTask(
             target,
             dsn,
@@ -93,10 +97,12 @@ def loop(
             file,
             snapshot.now,
             result.skipped,
+            start_task,
             syncs=syncs,
             has_end=has_end,
         )
-        run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
+        beside = (sync_task.run, start_task.run, companions.keep_notified, *tasks)
+        run_worker(worker, target, result, *beside)
         if sync_task.newer_tables is not None:
             raise sync_task.newer_tables
     result.has_findings = False
@@ -131,6 +137,8 @@ class SyncUpdate:
     file: FollowedFile | None = None
     scope: ClaimScope | None = None
     skipped: set[str] = field(default_factory=set)  # as in WorkResult
+    # whose workers to start from now on; None: as before
+    starts: tuple[StartContext, tuple[QueueStart, ...]] | None = None
 
 
 @dataclass
@@ -146,6 +154,7 @@ class SyncTask:
     file: FollowedFile
     now: datetime  # of the database, a moment ago
     skipped: set[str]  # of which plugins are not told yet
+    start_task: StartTask
     dead_count: int = 0  # runs that had died when plugins were told last
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
     # by the latest sync that could read the file: it is not another environment's
@@ -239,6 +248,8 @@ class SyncTask:
             )
         self.may_claim = update.may_claim
         self.skipped |= update.skipped
+        if update.starts is not None:
+            self.start_task.follow(*update.starts)
         if update.file is not None and update.scope is not None:
             self.file = file = update.file
             claimable = {name: job for name, job in file.jobs.items() if name in file.claimable}
@@ -276,7 +287,10 @@ class SyncTask:
             file, scope = self._claimable(connection, schedule, result)
         if not result.is_readable:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
-        upkeeps = result.may_claim and self.syncs
+        upkeeps, starts = result.may_claim and self.syncs, None
+        if self.syncs and result.is_readable:
+            context = StartContext.of(schedule, self.dsn, str(result.namespace))
+            starts = (context, starts_of(schedule, result))
         if upkeeps and not housekeep(self.dsn, str(result.namespace), snapshot, schedule):
             result.has_findings = True
         if upkeeps and has_targets(schedule, snapshot):
@@ -290,6 +304,7 @@ class SyncTask:
             file,
             scope,
             result.skipped,
+            starts,
         )
 
     def _claimable(

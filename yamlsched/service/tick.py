@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from yamlsched import db, plugins
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.service.start_commands import StartContext
+from yamlsched.service.starts import starting, starts_of
 from yamlsched.service.steps import (
     OnMessages,
     Target,
@@ -65,12 +67,14 @@ def _tick(
             if not is_idle:
                 jobs, scope = claimable(connection, schedule, synced)
                 result.has_findings |= synced.has_findings
-                if jobs:
-                    run_worker(
-                        create_worker(connection, dsn, namespace, jobs, scope, schedule, options),
-                        target,
-                        result,
-                    )
+                connection.close()
+                context = StartContext.of(schedule, dsn, namespace)
+                with starting(context, starts_of(schedule, synced)):
+                    if jobs:
+                        worker = create_worker(
+                            connection, dsn, namespace, jobs, scope, schedule, options
+                        )
+                        run_worker(worker, target, result)
         is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
         if (
             is_due

@@ -95,9 +95,7 @@ def register(
     schedule: ScheduleFile,
     options: WorkOptions,
 ) -> Registration | None:
-    """Write the rows of a worker that starts; None: it has to leave, because another one with its
-    id is live.
-    """
+    """Write the rows of a worker that starts; None: it has to leave."""
     name = WorkerName(
         namespace=namespace,
         id=options.worker or escape_for(connection, own_id()),
@@ -107,9 +105,12 @@ def register(
         is_own=options.worker is None,
     )
     queues = {job.queue for job in jobs.values()}.union(schedule.queues or ())
-    registration = registrations.register(connection, name, queues)
-    if registration is None:
-        log.warning("worker.refused", worker=name.id, why="another worker with this id is live")
+    started = {job.queue: job.queue_rules.start for job in jobs.values()}
+    most = {queue: start.max_workers for queue, start in started.items() if start}
+    registration = registrations.register(connection, name, queues, most)
+    if isinstance(registration, str):
+        log.warning("worker.refused", worker=name.id, why=registration)
+        return None
     return registration
 
 

@@ -16,7 +16,7 @@ import tzdata  # type: ignore[import-untyped]
 
 from yamlsched import __version__
 from yamlsched.schedule import file
-from yamlsched.sync.in_use import REFUSED, FileVersion, Verdict
+from yamlsched.sync.in_use import APPLIED, REFUSED, FileVersion, Verdict
 
 if TYPE_CHECKING:
     from yamlsched.schedule.job import Job, Queue
@@ -134,6 +134,11 @@ class SyncResult:
         namespace.
         """
         return self.namespace is not None and self.verdict not in REFUSED
+
+    @property
+    def is_in_use(self) -> bool:
+        """Return whether the file of this host is the one in use."""
+        return self.verdict in APPLIED
 
     def add_findings(self, *messages: str) -> None:
         """Add messages about what needs attention."""

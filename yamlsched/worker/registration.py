@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ import psycopg
 from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.db.query import load
+from yamlsched.errors import Refused
 from yamlsched.worker import clock
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
@@ -134,11 +135,20 @@ class Registration:
 
 
 def register(
-    connection: psycopg.Connection[Any], name: WorkerName, queues: Iterable[str]
-) -> Registration | None:
-    """Write the rows of a worker that starts; None: another process with its id is live."""
+    connection: psycopg.Connection[Any],
+    name: WorkerName,
+    queues: Collection[str],
+    max_workers: Mapping[str, int],
+) -> Registration | str:
+    """Write the rows of a worker that starts, or return why it has to leave.
+
+    ``max_workers`` are those of queues whose workers are started. Raises Refused if the id was
+    requested for something else.
+    """
     registration, wanted = Registration(name), sorted(set(queues))
     with connection.transaction() as transaction:
+        if not name.is_own and (why := _refusal(connection, registration, wanted, max_workers)):
+            return why
         rows = connection.execute(
             load("workers")["report"], registration._report(wanted)
         ).fetchall()
@@ -147,4 +157,26 @@ def register(
         registration.reported_at = {row.queue: row.reported_at for row in rows}
         registration._next_at = clock.now() + BEAT_INTERVAL_SECONDS
         return registration
+    return "another worker with this id is live"
+
+
+def _refusal(
+    connection: psycopg.Connection[Any],
+    registration: Registration,
+    queues: Sequence[str],
+    max_workers: Mapping[str, int],
+) -> str | None:
+    """Return why a worker with an id may not start, and write it if that is no failed start."""
+    sql, worker = load("workers"), registration._report(queues)
+    if other := connection.execute(sql["other_requests"], worker).fetchone():
+        raise Refused(
+            f'worker "{worker["id"]}" was requested for queue "{other.queue}" of namespace'
+            f' "{other.namespace}": pass --queue {other.queue} and the file of that namespace'
+        )
+    for queue in sorted(max_workers.keys() & set(queues)):
+        place = {**worker, "queue": queue}
+        [state] = connection.execute(sql["lock_queue"], place).fetchall()
+        limits = {"now": state.now, "max_workers": max_workers[queue]}
+        if connection.execute(sql["refuse_above"], {**place, **limits}).fetchall():
+            return f"{max_workers[queue]} started workers of queue {queue} are live"
     return None

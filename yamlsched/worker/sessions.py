@@ -30,16 +30,16 @@ from yamlsched.worker import clock, forking
 from yamlsched.worker.executor import EventQueue
 
 
-async def run_in_helper(do: Callable[[], T]) -> T:
+async def run_in_helper(do: Callable[[], T], keep: Sequence[int] = ()) -> T:
     """Return what ``do`` returns in a forked process, or raise what it raises there. If cancelled,
     kill the process.
 
     Raises EnvironmentFailed when it cannot be started, or dies without a result. Of the worker's
-    descriptors it has only stdout and stderr.
+    descriptors it has only stdout and stderr, and those to ``keep``.
     """
 
     def answer(parent: int, pipes: list[forking.Pipe]) -> None:
-        forking.detach(parent, keep=(0, 1, 2, pipes[0][1]))
+        forking.detach(parent, keep=(0, 1, 2, pipes[0][1], *keep))
         sys.stderr = sys.__stderr__  # the worker's own replacement belongs to its event loop
         _answer(pipes[0][1], do)
 

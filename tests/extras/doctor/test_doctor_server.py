@@ -60,6 +60,26 @@ def test_the_doctor_finds_no_failure_in_a_valid_setup(db: Db, cli: Cli, tmp_path
     }
 
 
+def test_the_doctor_looks_for_programs_that_start_workers_and_counts_their_connections(
+    cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "schedules.yaml").write_text("""
+version: 1
+queues:
+  here: {concurrency: 1, start: {command: [sh], max_workers: 2}}
+  there: {concurrency: 10, start: {command: [no-such-program], max_workers: 1000}}
+jobs: {}
+""")
+
+    result = cli("doctor", "--format", "json")
+
+    checks = {check["name"]: check for check in json.loads(result.out)["checks"]}
+    assert (checks["start of here"]["level"], checks["start of there"]["level"]) == ("ok", "warn")
+    assert "starts no workers of queue there" in checks["start of there"]["what"]
+    assert checks["started workers"]["level"] == "warn"
+    assert f"may take {2 * 7 + 1000 * 25} connections" in checks["started workers"]["what"]
+
+
 def test_the_doctor_finds_a_missing_handler(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text(
         "version: 1\njobs:\n  purge: {handler: nowhere.run, cron: '0 2 * * *'}\n"

@@ -243,7 +243,7 @@ def test_queues_have_what_is_due_what_executes_and_their_workers(db: Db) -> None
         {s.labels["state"]: s.value for s in found[name].samples if s.labels["queue"] == "gpu"}
         for name in ("yamlsched_queue_runs", "yamlsched_queue_workers")
     )
-    assert (runs, workers) == ({"due": 1, "running": 2}, {"live": 1, "leaving": 0})
+    assert (runs, workers) == ({"due": 1, "running": 2}, {"live": 1, "starting": 0, "leaving": 0})
     assert of(found["yamlsched_queue_oldest_due_seconds"], queue="gpu") >= 60
 
 

@@ -39,13 +39,41 @@ def test_queues_and_workers_are_shown_with_their_states(own_dsn: str, visit: Vis
 
     shown = words(page.get("/workers").text)
 
-    assert re.search(r"gpu 1 1m ago .* 0 1 1 Workers", shown)
+    assert re.search(r"gpu 1 1m.* ago .* 0 1 – 1 – Workers", shown)
     assert re.findall(r"(live|leaving|lost|ended) [a-d]-(\w+) gpu node-1", shown) == [
         (word, word) for word in ("live", "leaving", "lost", "ended")
     ]
     found = page.get("/workers", headers={"Accept": "application/json"}).json()
     assert [queue["live"] for queue in found["queues"]] == [1]
     assert [worker["state"] for worker in found["workers"]][2:] == ["lost", "ended"]
+
+
+def test_starts_are_shown_with_why_they_failed(own_dsn: str, visit: Visit) -> None:
+    with store.connect(own_dsn) as db:
+        for id, start_by, ended, error in (
+            ("a-starting", "1 h", None, None),
+            ("b-late", "-1 h", None, None),
+            ("c-failed", "1 h", "now", "exit code 1"),
+        ):
+            db.execute(
+                "insert into yamlsched.workers (namespace, id, queue, requested_at, start_by,"
+                " ended_at, error) values ('default', %s, 'gpu', now() - interval '2 h',"
+                " now() + %s::interval, %s, %s)",
+                [id, start_by, ended, error],
+            )
+        db.execute(
+            "insert into yamlsched.queue_states (namespace, queue, failed_starts)"
+            " values ('default', 'gpu', 1)"
+        )
+
+    shown = words(visit(own_dsn, namespace="default").get("/workers").text)
+
+    assert "gpu exit code 1 0 – 0 – 1 – 1 Workers" in shown
+    assert re.findall(r"(starting|failed) [a-c]-(\w+)", shown) == [
+        ("failed", "late"),
+        ("starting", "starting"),
+        ("failed", "failed"),
+    ]
 
 
 def test_without_workers_the_page_says_so(own_dsn: str, visit: Visit) -> None:

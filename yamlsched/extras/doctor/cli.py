@@ -74,6 +74,7 @@ def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Itera
         settings.file,
         settings.env,
         is_valid,
+        loaded,
     )
     if loaded is not None:
         yield from doctor.archive(loaded, settings.file)

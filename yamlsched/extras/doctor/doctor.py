@@ -27,6 +27,7 @@ from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.paths import import_path
 from yamlsched.schedule.source import Diagnostic
+from yamlsched.service.start_commands import find_program
 from yamlsched.sync import in_use, revision
 
 MAX_TICK_AGE = timedelta(minutes=5)
@@ -69,7 +70,21 @@ def schedule(
         loaded, file, Sources(import_path(file, loaded.paths, paths))
     )
     errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
-    return loaded, [*results, summary("handlers", "all are found", errors)]
+    results.append(summary("handlers", "all are found", errors))
+    return loaded, [*results, *starts(loaded, file)]
+
+
+def starts(loaded: Loaded, file: Path) -> Iterator[Check]:
+    """Check whether this host has the programs that start workers."""
+    for name, queue in loaded.queues.items():
+        if queue.start is None:
+            continue
+        program = queue.start.command[0]
+        if find_program(program, Path(os.path.realpath(file)).parent):
+            yield Check(f"start of {name}", "ok", f"{program} is found")
+        else:
+            what = f"{program} is not found, so this host starts no workers of queue {name}"
+            yield Check(f"start of {name}", "warn", what, "install it here, or on another host")
 
 
 def summary(name: str, what: str, diagnostics: list[Diagnostic]) -> Check:
@@ -103,6 +118,7 @@ def database(
     file: Path,
     environment: str | None,
     is_valid: bool,
+    loaded: Loaded | None = None,
 ) -> Iterator[Check]:
     """Check the database whose DSN ``opened`` gives, up to the first check after which no other can
     pass.
@@ -115,6 +131,7 @@ def database(
             other = "connected to a server, not to the embedded database"
             yield Check("database", "ok", embedded if is_embedded else other)
             yield from server.server(connection, dsn=dsn)
+            yield from server.started_workers(connection, loaded.queues if loaded else {})
             if is_embedded:
                 migrations.ensure_usable(connection, apply=True)
             for check in (server.tables,) if is_embedded else (server.tables, server.privileges):

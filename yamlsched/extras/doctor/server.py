@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,13 +18,19 @@ from yamlsched.db.query import fetch, load
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.doctor import Check
+from yamlsched.schedule.job import Queue
+from yamlsched.service.starts import concurrency_of
 
+WORKER_SESSIONS = 5
+"""Of a worker itself, at most; handlers have up to two more each. See docs/worker.md."""
 MAX_CLOCK_SKEW = timedelta(seconds=5)
 MAX_TRANSACTION_AGE = timedelta(hours=1)
 REQUIRED_PRIVILEGES = {
     "SELECT": "database_identity migrations",
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
-    "SELECT,INSERT,UPDATE": ("attempt_outputs awaits job_definitions namespaces skipped_slots"),
+    "SELECT,INSERT,UPDATE": (
+        "attempt_outputs awaits job_definitions namespaces queue_states skipped_slots"
+    ),
     "SELECT,INSERT,UPDATE,DELETE": (
         "attempt_progress effects files gates hosts job_runs notifications notify_targets permits"
         " running_outputs used_keys workers"
@@ -197,6 +203,26 @@ def server(
             " down"
         )
         yield Check("transactions", "warn", f"one has been open for {approximate(oldest)}", remedy)
+
+
+def started_workers(
+    connection: psycopg.Connection[Any], queues: Mapping[str, Queue]
+) -> Iterator[Check]:
+    """Check whether the server has connections for all workers that may be started."""
+    wanted = sum(
+        queue.start.max_workers * (WORKER_SESSIONS + 2 * concurrency_of(queue))
+        for queue in queues.values()
+        if queue.start is not None
+    )
+    if not wanted:
+        return
+    [limits] = connection.execute(load("doctor")["connections"]).fetchall()
+    what = f"started workers may take {wanted} connections, and the server has {limits.most}"
+    if wanted > limits.most:
+        remedy = "lower max_workers or concurrency, raise max_connections, or use a pooler"
+        yield Check("started workers", "warn", what, remedy)
+    else:
+        yield Check("started workers", "ok", what)
 
 
 def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:

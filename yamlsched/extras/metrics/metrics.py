@@ -154,6 +154,7 @@ HELP = {
         " workers."
     ),
     "queue_workers": "Workers that serve a queue. Ticks are not counted.",
+    "queue_failed_starts": "Starts of workers of a queue that have failed in a row.",
     "queue_oldest_due_seconds": "Time that the oldest due run of a queue could be claimed for.",
     "worker_running_runs": (
         "Runs that the host holds, of the 50 hosts that were seen last within the hour."
@@ -285,7 +286,7 @@ def queues(namespace: str, loads: Iterable[QueueHealth], now: datetime) -> Itera
     workers = [
         (f'{labels},state="{state}"', getattr(each, state))
         for labels, each in by_queue
-        for state in ("live", "leaving")
+        for state in ("live", "starting", "leaving")
     ]
     yield from metric("queue_workers", workers)
     ages = [
@@ -293,6 +294,8 @@ def queues(namespace: str, loads: Iterable[QueueHealth], now: datetime) -> Itera
         for labels, each in by_queue
     ]
     yield from metric("queue_oldest_due_seconds", ages)
+    failed = [(labels, each.failed_starts) for labels, each in by_queue]
+    yield from metric("queue_failed_starts", failed)
 
 
 def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterator[str]:

@@ -12,7 +12,14 @@ from yamlsched.extras.web.visit import Page, Visit
 
 MAX_WORKERS = 200
 LIVE_FOR = timedelta(seconds=60)
-STATES = {"live": "running", "leaving": "paused", "lost": "failing", "ended": "retired"}
+STATES = {
+    "live": "running",
+    "starting": "queued",
+    "leaving": "paused",
+    "lost": "failing",
+    "failed": "dead",
+    "ended": "retired",
+}
 """The sign of each state of a worker."""
 
 
@@ -22,19 +29,24 @@ class Worker:
 
     id: str
     queue: str
-    host: str
-    path: str
+    host: str | None
+    path: str | None
     revision: str | None
-    reported_at: datetime
-    seen_at: datetime
+    requested_at: datetime | None
+    start_by: datetime | None
+    reported_at: datetime | None
+    seen_at: datetime | None
     leaving_at: datetime | None
     ended_at: datetime | None
     runs: int
+    error: str | None
 
     def state(self, now: datetime) -> str:
         """Return how the worker is, in a word."""
         if self.ended_at is not None:
-            return "ended"
+            return "failed" if self.error and not self.runs else "lost" if self.error else "ended"
+        if self.seen_at is None:
+            return "starting" if self.start_by is not None and now < self.start_by else "failed"
         if now > self.seen_at + LIVE_FOR:
             return "lost"
         return "live" if self.leaving_at is None else "leaving"
