@@ -167,6 +167,9 @@ EQUIVALENT = {
     "lock_gates: not exists": "redundant: on conflict; without it, sessions would wait for each other for nothing",
     "lock_gates: g.n": "more gates are locked than are needed",
     "promote: k.n": "more gates are locked than are needed",
+    "release: r.id = any": "gates are offered that got no room",
+    "release: (e.d).is_followed": "a gate is offered at which nobody waits",
+    "continue_edits: g.is_edited": "gates are asked at which every run stands",
     "release: r.finished_at": "what follows a job looks again, and waits again",
     **{
         f"schema.sql {name}.finished_at is null": "redundant: what is blocked is not finished; for the index"

@@ -17,7 +17,7 @@ import pytest
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 
-from support.claiming import WRONGLY_BLOCKED
+from support.claiming import WRONGLY_BLOCKED, set_limit
 from support.rows import a_job
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
@@ -25,7 +25,6 @@ from yamlsched.act import runs as actions
 from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
-from yamlsched.sync import definitions
 
 pytestmark = pytest.mark.slow
 SECONDS, MIN_CLAIMED = 10.0, 500  # a busy machine takes longer
@@ -195,15 +194,6 @@ def gates_of(run: ClaimedRun) -> list[str]:
         *([f"turn/{run.job_type}"] if overlap == "wait" else []),
         *([f"{limit}/{run.payload}"] if limit == "tenants" else [limit] if limit else []),
     ]
-
-
-def set_limit(db: psycopg.Connection[Any], name: str, number: int) -> None:
-    """Write a limit as a sync does."""
-    with db.transaction():
-        gates = definitions.lock_gates(db, "default", [], [name])
-        definitions.put_limits(db, "default", {name: number})
-        now: Any = db.execute("select clock_timestamp()").fetchone()
-        definitions.promote(db, "default", gates, now[0])
 
 
 async def drain(dsn: str, sweeps: bool) -> None:

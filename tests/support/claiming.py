@@ -10,6 +10,8 @@ import psycopg
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun
+from yamlsched.schedule.job import Limit
+from yamlsched.sync import converge, definitions
 
 EVERYTHING = ClaimScope()
 WRONGLY_BLOCKED = """
@@ -28,6 +30,16 @@ where r.blocked_on is not null
 """The runs that wait for nothing. While nothing happens, there are none, also without a sweep: a run waits at a gate
 while as many runs as find room there have it, or have been offered it. Of these, one may wait at its next gate: the
 turn of a job is that of the run in front, which waits for its limit."""
+
+
+def set_limit(
+    db: psycopg.Connection[Any], name: str, number: int, now: datetime | None = None
+) -> None:
+    """Write a limit as a sync does."""
+    with db.transaction():
+        numbers = definitions.limits(db, "default") | {name: number}
+        limits = {name: Limit(number) for name, number in numbers.items()}
+        converge.repair_limits(db, "default", limits, now)
 
 
 async def claim_due(
