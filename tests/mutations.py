@@ -167,10 +167,13 @@ EQUIVALENT = {
     "lock_gates: not exists": "redundant: on conflict; without it, sessions would wait for each other for nothing",
     "lock_gates: g.n": "more gates are locked than are needed",
     "promote: k.n": "more gates are locked than are needed",
-    "release: r.id = any": "gates are offered that got no room",
-    "release: (e.d).is_followed": "a gate is offered at which nobody waits",
+    "schema.sql release: r.id = any": "gates are offered that got no room",
+    "schema.sql release: (e.d).is_followed": "a gate is offered at which nobody waits",
+    "schema.sql release: (e.r).status = 'cancelled'": "the permits of the others have named their gates",
     "continue_edits: g.is_edited": "gates are asked at which every run stands",
-    "release: r.finished_at": "what follows a job looks again, and waits again",
+    "continue_edits: g.namespace = of_namespace\n": "gates of others are locked for a moment",
+    "continue_edits: w.blocked_on = any": "what waits elsewhere is freed at other gates, too",
+    "schema.sql release: r.finished_at": "what follows a job looks again, and waits again",
     **{
         f"schema.sql {name}.finished_at is null": "redundant: what is blocked is not finished; for the index"
         for name in (
@@ -196,6 +199,8 @@ EQUIVALENT = {
     },
     **{f"schema.sql block: not {row}.unreleased": "redundant for the same reason" for row in "er"},
     "block: b.name is not null": "spares writing null over null",
+    "grant_permits: s.name not like 'closed/%'": "redundant: a closed gate has no room",
+    "remove_values: g.namespace = of_namespace\n": "gates of others are locked for a moment",
     "claim_gated: (select g.name": "redundant: on conflict",
     "claim_gated: g.name like": "turns are offered once more than needed: a claim in each round for each run",
     "sweep: m.free > 0": "redundant: `offer` asks again; this one spares waiting for full gates",
@@ -236,7 +241,7 @@ class Mutation:
     @property
     def reason(self) -> str | None:
         """Why the mutation is equivalent; None if it is not."""
-        return next((why for part, why in EQUIVALENT.items() if part in self.name), None)
+        return next((why for part, why in EQUIVALENT.items() if part in f"{self.name}\n"), None)
 
 
 def mutations() -> list[Mutation]:

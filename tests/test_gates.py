@@ -247,6 +247,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "it was cancelled": {"status": "cancelled"},
     "it executes": {"status": "running"},
     "it was postponed": {"run_at": NOW + SECOND},
+    "it waits for other jobs": {"unreleased": True},
 }
 
 

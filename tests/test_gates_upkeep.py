@@ -69,13 +69,17 @@ def test_an_edit_skips_a_run_that_another_session_has_and_the_sweep_continues_it
         db.execute("select yamlsched.leave_gates(%s, %s)", [[job], NOW])
         left = [row(db, run).blocked_on for run in (free, taken, turn, *others)]
         assert left == [None, "limit/old", f"job/{job}", "limit/old", "limit/old"]
+        assert names(db, "is_edited") == {"limit/old"}
         assert call(db, "continue_edits", NOW) == 0
         assert names(db, "is_edited") == {"limit/old"}
         assert names(db, "is_edited", "elsewhere") == set()
 
-        # and another sweep waits for no gate
-        other.execute("select from yamlsched.gates where is_edited for no key update")
+    # and another session has the gate, then it is left to that one, and another edit is continued
+    gate(db, "limit/also", is_edited=True)
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select from yamlsched.gates where name = 'limit/old' for no key update")
         assert call(db, "continue_edits", NOW) == 0
+        assert names(db, "is_edited") == {"limit/old"}
 
     # then the sweep frees it, and nothing else
     db.execute(
