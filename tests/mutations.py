@@ -74,7 +74,16 @@ TESTS = {
     "yamlsched/worker/leases.py": ["leases"],
 }
 GATES = {
-    *("lanes", "gates_of", "rooms", "lock_gates", "offer", "promote", "release", "grant_permits"),
+    *(
+        "queue_levels",
+        "gates_of",
+        "rooms",
+        "lock_gates",
+        "offer",
+        "promote",
+        "release",
+        "grant_permits",
+    ),
     *("block", "claim_gated", "block_closed", "waits_elsewhere", "leave_gates", "continue_edits"),
     *("waited_for", "unclaimed", "sweep", "remove_values", "repair"),
 }
@@ -182,14 +191,14 @@ EQUIVALENT = {
         )
     },
     **{
-        f"schema.sql lanes: {part}": "a lane without entries is looked at"
+        f"schema.sql queue_levels: {part}": "a queue without entries is looked at"
         for part in ("r.namespace", "r.blocked_on", "r.finished_at", "f.name is not null $$")
     },
     "waited_for: r.namespace": "gates are asked at which no run of the namespace waits",
     "waited_for: f.name is not null $$": "a gate without a name has no runs",
     **{
         f"schema.sql block: {part}": "redundant: runs of the same jobs, at the same full gate"
-        for part in ("e.namespace", "e.lane", "e.priority")
+        for part in ("e.namespace", "e.queue", "e.priority")
     },
     **{
         f"schema.sql block: {row}.{part}": "redundant: asked of the entry, and again of the locked row; "
@@ -201,6 +210,17 @@ EQUIVALENT = {
     "block: b.name is not null": "spares writing null over null",
     "grant_permits: s.name not like 'closed/%'": "redundant: a closed gate has no room",
     "remove_values: g.namespace = of_namespace\n": "gates of others are locked for a moment",
+    "claim_gated: k.namespace": "gates of others are locked for a moment",
+    **{
+        f"schema.sql repair: {part}": "redundant: a run is moved to the queue of its own job, if it waits"
+        for part in ("e.queue", "e.priority", "e.finished_at", "m.finished_at", "e.blocked_on")
+    },
+    "repair: (select g.name": "redundant: on conflict",
+    "repair: g.namespace": "names have the id of a job",
+    **{
+        f"schema.sql block: {part}": "runs of other jobs that stand at the same full gate are blocked, too"
+        for part in ("r.id = any (run_ids)", "n.definition_id")
+    },
     "claim_gated: (select g.name": "redundant: on conflict",
     "claim_gated: g.name like": "turns are offered once more than needed: a claim in each round for each run",
     "sweep: m.free > 0": "redundant: `offer` asks again; this one spares waiting for full gates",

@@ -170,3 +170,25 @@ def test_gates_of_jobs_that_were_lost_are_made_again(db: Db) -> None:
         f"{kind}/{job}" for kind in ("after", "closed", "job") for job in jobs
     }
     assert names(db, "true", "elsewhere") == set()
+
+
+def test_runs_are_moved_to_the_queue_that_their_job_has_now(db: Db, dsn: str) -> None:
+    # given runs in a queue that their job has left, and others that stay
+    job, stays = a_job(db, queue="now"), a_job(db, "stays", queue="before")
+    there = a_job(db, queue="now", namespace="elsewhere")
+    before: dict[str, Any] = {"queue": "before"}
+    moved = [a_run(db, job, **before, priority=priority) for priority in (1, 2, 3)]
+    taken = a_run(db, job, **before)
+    left = [
+        a_run(db, job, "running", **before),
+        a_run(db, job, "succeeded", **before),
+        a_run(db, stays, **before),
+        a_run(db, there, **before),
+    ]
+
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select from yamlsched.job_runs where id = %s for no key update", [taken])
+        call(db, "repair", NOW)
+
+    assert {row(db, run).queue for run in moved} == {"now"}
+    assert {row(db, run).queue for run in (taken, *left)} == {"before"}
