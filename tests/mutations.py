@@ -210,6 +210,8 @@ EQUIVALENT = {
     "block: b.name is not null": "spares writing null over null",
     "grant_permits: s.name not like 'closed/%'": "redundant: a closed gate has no room",
     "remove_values: g.namespace = of_namespace\n": "gates of others are locked for a moment",
+    "claim_gated: r.id = any (held)\n": "gates of runs that are not claimed are locked for a moment",
+    "continue_edits: g.name = any": "marks of gates at which every run stands go, whoever has them",
     "claim_gated: k.namespace": "gates of others are locked for a moment",
     **{
         f"schema.sql repair: {part}": "redundant: a run is moved to the queue of its own job, if it waits"

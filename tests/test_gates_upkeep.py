@@ -174,7 +174,7 @@ def test_gates_of_jobs_that_were_lost_are_made_again(db: Db) -> None:
 
 def test_runs_are_moved_to_the_queue_that_their_job_has_now(db: Db, dsn: str) -> None:
     # given runs in a queue that their job has left, and others that stay
-    job, stays = a_job(db, queue="now"), a_job(db, "stays", queue="before")
+    stays, job = a_job(db, "stays", queue="before"), a_job(db, queue="now")
     there = a_job(db, queue="now", namespace="elsewhere")
     before: dict[str, Any] = {"queue": "before"}
     moved = [a_run(db, job, **before, priority=priority) for priority in (1, 2, 3)]
