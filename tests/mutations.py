@@ -194,6 +194,7 @@ EQUIVALENT = {
         f"schema.sql queue_levels: {part}": "a queue without entries is looked at"
         for part in ("r.namespace", "r.blocked_on", "r.finished_at", "f.name is not null $$")
     },
+    "waited_for: r.blocked_on > 'b'": "what follows jobs looks again each second, and waits again",
     "waited_for: r.namespace": "gates are asked at which no run of the namespace waits",
     "waited_for: f.name is not null $$": "a gate without a name has no runs",
     **{
@@ -212,7 +213,8 @@ EQUIVALENT = {
     "remove_values: g.namespace = of_namespace\n": "gates of others are locked for a moment",
     "claim_gated: r.id = any (held)\n": "gates of runs that are not claimed are locked for a moment",
     "continue_edits: g.name = any": "marks of gates at which every run stands go, whoever has them",
-    "claim_gated: k.namespace": "gates of others are locked for a moment",
+    "claim_gated: k.n": "more gates are locked than are needed, for a moment",
+    "claim_gated: h.id <> all": "redundant: what executes has locked_until, and is not blocked",
     **{
         f"schema.sql repair: {part}": "redundant: a run is moved to the queue of its own job, if it waits"
         for part in ("e.queue", "e.priority", "e.finished_at", "m.finished_at", "e.blocked_on")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from support.claiming import WRONGLY_BLOCKED
+from support.claiming import WRONGLY_BLOCKED, set_limit
 from support.rows import a_job, a_run
 from support.steps import Session
 from yamlsched.act import pause as pauses
@@ -21,8 +21,6 @@ from yamlsched.act import runs as actions
 from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
-from yamlsched.schedule.job import Limit
-from yamlsched.sync import converge
 
 Db = psycopg.Connection[Any]
 NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -186,9 +184,7 @@ class History:
 
     def set_limit(self, name: str, number: int) -> None:
         self.model.capacity[name] = number
-        limits = {limit: Limit(most) for limit, most in self.model.capacity.items()}
-        with self.db.transaction():
-            converge.repair_limits(self.db, "default", limits, self.now)
+        set_limit(self.db, name, number, self.now)
 
     def check(self) -> None:
         """The product holds what is alive in the model, and nothing waits for nothing."""
