@@ -27,8 +27,13 @@ def rows(project: Project) -> Sequence[Any]:
 
 
 def until_live(project: Project, id: str) -> Any:
-    """Wait until a worker has reported, and return its row."""
-    return until(lambda: next((row for row in rows(project) if row.id == id), None))
+    """Wait until a worker runs, which reports OFTEN, and return its row."""
+
+    def found() -> Any:
+        live = (row for row in rows(project) if row.id == id and row.seen_at > row.reported_at)
+        return next(live, None)
+
+    return until(found)
 
 
 def end(worker: Process) -> None:
@@ -122,7 +127,7 @@ def test_the_runs_of_a_worker_with_an_id_name_it(project: Project) -> None:
 
 def test_an_id_that_is_live_is_refused_to_a_second_process(project: Project) -> None:
     project.sync(nothing={})
-    first = project.start("work", "--worker", "gpu-1")
+    first = project.start("work", "--worker", "gpu-1", before=OFTEN)
     reported_at = until_live(project, "gpu-1").reported_at
 
     second = project.start("work", "--worker", "gpu-1")
@@ -223,7 +228,9 @@ def test_a_loop_ends_once_it_had_nothing_to_do_for_idle_exit(project: Project) -
 def test_time_without_a_database_counts_as_idle(project: Project) -> None:
     project.sync(nothing={})
     proxy = Proxy(project.dsn)
-    worker = project.start("work", "--worker", "gpu-1", "--idle-exit", "3s", dsn=proxy.dsn)
+    worker = project.start(
+        "work", "--worker", "gpu-1", "--idle-exit", "3s", dsn=proxy.dsn, before=OFTEN
+    )
     until_live(project, "gpu-1")
     proxy.close()
     assert worker.wait() == 3

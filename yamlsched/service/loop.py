@@ -97,7 +97,7 @@ def loop(
             file,
             snapshot.now,
             result.skipped,
-            start_task,
+            start_task=start_task,
             syncs=syncs,
             has_end=has_end,
         )
@@ -154,11 +154,11 @@ class SyncTask:
     file: FollowedFile
     now: datetime  # of the database, a moment ago
     skipped: set[str]  # of which plugins are not told yet
-    start_task: StartTask
     dead_count: int = 0  # runs that had died when plugins were told last
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
     # by the latest sync that could read the file: it is not another environment's
     may_claim: bool = True
+    start_task: StartTask | None = None
     syncs: bool = True  # False: it reads the file
     has_end: bool = False  # the worker's scope has timeouts
 
@@ -248,7 +248,7 @@ class SyncTask:
             )
         self.may_claim = update.may_claim
         self.skipped |= update.skipped
-        if update.starts is not None:
+        if update.starts is not None and self.start_task is not None:
             self.start_task.follow(*update.starts)
         if update.file is not None and update.scope is not None:
             self.file = file = update.file
