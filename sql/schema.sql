@@ -1324,9 +1324,14 @@ begin
     ), refused as materialized (
         select s.id from standing s left join room m on m.name = s.name
         where m.name is null or s.place > m.free
+    ), wanted as materialized (
+        select s.name, count(*) as runs from standing s group by s.name
     ), number as materialized (
         select m.name, i.n, row_number() over (partition by m.name order by i.n) as place
-        from room m cross join lateral generate_series(1, m.capacity) as i (n)
+        from room m join wanted w on w.name = m.name
+        -- of as many numbers as are held and wanted together, enough are free
+        cross join lateral generate_series(
+            1, least(m.capacity, m.capacity - m.free + w.runs)) as i (n)
         where (select p.run_id from yamlsched.permits p        -- a probe: no plan reads them all
                where (p.namespace, p.name, p.n) = (of_namespace, m.name, i.n)) is null
     ), permitted as (

@@ -206,6 +206,33 @@ def test_ten_thousand_values_of_which_a_thousand_are_busy(db: Db, worker: Worker
     assert value(db, "select repairs from yamlsched.namespaces") == 0
 
 
+def test_a_claim_looks_at_no_more_numbers_of_a_high_limit_than_are_held_and_wanted(
+    db: Db, worker: Worker
+) -> None:
+    limit(db, 1_000, "provider")
+    job = a_job(db, **TENANT)
+    for tenant in range(100):
+        for number in range(3):
+            due(db, job, number, **of(tenant))
+    assert len(worker.claim(limit=100)) == 100
+    read = (
+        "select idx_scan from pg_stat_xact_user_tables where relid = 'yamlsched.permits'::regclass"
+    )
+
+    with db.transaction():
+        runs = db.execute("select id from yamlsched.job_runs where status = 'queued'").fetchall()
+        before = value(db, read)
+        claimed = db.execute(
+            "select from yamlsched.claim_gated('default', %s, '{1,2,3}', 'token', %s)",
+            [[run.id for run in runs], NOW],
+        ).fetchall()
+        probes = value(db, read) - before
+
+    assert len(claimed) == 200
+    assert value(db, "select count(*) from yamlsched.permits where n > 3") == 0
+    assert probes < 1_000
+
+
 # -- edits
 
 
