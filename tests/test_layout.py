@@ -25,7 +25,7 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 155_573,
+    "engine": 155_586,
     "tools": 61_447,
     "extras": 115_400,
     "web": 48_200,
@@ -42,7 +42,7 @@ CAPS = {
     "modules over 300 lines": 20,
     "modules under 40 lines": 0,
     "long lines": 62,
-    "sql": 229_261,
+    "sql": 229_420,
     "longest statement": 186,
     "templates, script and style": 2_247,
 }
