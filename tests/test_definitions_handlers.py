@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from yamlsched.schedule import checks, handlers, lookup
@@ -326,6 +326,7 @@ def modules(draw: st.DrawFn) -> str:
 
 @settings(max_examples=300)
 @given(text=modules(), payload=st.sampled_from([{}, {"a": 1}, {"b": 1}, {"c": 1}]))
+@example("def run(a): ...\n" + 2 * "if not True:\n  def run(): ...\n", {"a": 1})
 def test_no_valid_handler_is_reported_however_its_name_is_bound(
     folder: Path, text: str, payload: dict[str, int]
 ):

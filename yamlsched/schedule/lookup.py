@@ -75,7 +75,7 @@ class Code(NamedTuple):
     """What the body of a module or a class defines, and how often it binds each name."""
 
     definitions: dict[str, Definition]
-    codes: dict[str, CodeType]
+    codes: dict[int, CodeType]  # by lines: those of branches that are never executed are left
     bound: Counter[str]
     is_dynamic: bool
 
@@ -85,14 +85,18 @@ class Code(NamedTuple):
         names = {name for part in _parts(code) for name in part.co_names}
         return cls(
             {node.name: node for node in body if isinstance(node, Definition)},
-            {part.co_name: part for part in code.co_consts if isinstance(part, CodeType)},
+            {
+                part.co_firstlineno: part
+                for part in code.co_consts
+                if isinstance(part, CodeType) and not part.co_name.startswith("<")
+            },
             Counter(step.argval for step in dis.get_instructions(code) if step.opname in BINDINGS),
             ("*",) in code.co_consts or not names.isdisjoint(DYNAMIC),
         )
 
     def find(self, name: str, owner: str) -> Function | Code | Finding | None:
         """Return the only definition of a name, why there is none, or None if that is unknown."""
-        node, code = self.definitions.get(name), self.codes.get(name)
+        node = self.definitions.get(name)
         if self.is_dynamic or self.bound[name] > 1 or (self.bound[name] and node is None):
             return None
         if node is None:
@@ -104,7 +108,7 @@ class Code(NamedTuple):
             known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
             remedy = did_you_mean(name, functions[:MAX_CANDIDATES], known)
             return Finding("YS302", f"{owner} has no function {quoted(name)}", remedy)
-        if node.decorator_list or code is None:
+        if node.decorator_list or (code := self.codes.get(node.lineno)) is None:
             return None
         if isinstance(node, ast.ClassDef):
             return None if node.bases or node.keywords else _body(node)
