@@ -18,6 +18,8 @@ MAX_PAYLOAD_CHARS = 1 << 24
 """Of runs that have not ended, estimated by the size of those claimed before."""
 NO_PROCESS_SECONDS = 0.25
 """In which a process is expected to become free."""
+MAX_WAIT_SECONDS = 8.0
+"""For a process: a tick does not wait for what is due in ten seconds, and leaves it to the next."""
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(
     EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid"
@@ -39,7 +41,7 @@ def no_process(place: int, processes: int) -> AttemptEnd:
 
     Those of a line are due one after another: together, they would be claimed and released in vain.
     """
-    wait = NO_PROCESS_SECONDS * (4 + place // max(1, processes))
+    wait = min(MAX_WAIT_SECONDS, NO_PROCESS_SECONDS * (4 + place // max(1, processes)))
     return NO_PROCESS._replace(delay=timedelta(seconds=wait))
 
 
