@@ -309,7 +309,7 @@ order by h.seen_at desc;
 -- name: queues
 -- How much there is to do in each queue, counted to 1,000 of each level, and who does it.
 select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at, l.error
+       l.failed_starts, l.next_start_at, l.error, l.served_by, l.served_at
 from unnest(%(namespaces)s::text[]) as n (namespace)
 cross join lateral yamlsched.queue_loads(n.namespace, 1000, clock_timestamp()) l
 order by l.queue;

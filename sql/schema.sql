@@ -1923,15 +1923,17 @@ as $$
 $$;
 
 -- The queues of a namespace: how much there is to do in each, who does it, and how its workers
--- start. `error` is that of the latest start that has failed.
+-- start. `error` is that of the latest start that has failed; `served_by` is where the worker
+-- was that was seen last, at `served_at`.
 create function yamlsched.queue_loads(of_namespace text, most integer, now timestamptz)
     returns table (queue text, due bigint, executing bigint, oldest_due_at timestamptz,
                    live bigint, starting bigint, leaving bigint,
-                   failed_starts integer, next_start_at timestamptz, error text)
+                   failed_starts integer, next_start_at timestamptz, error text,
+                   served_by text, served_at timestamptz)
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.starting, w.leaving,
-           coalesce(q.failed_starts, 0), q.next_start_at, f.error
+           coalesce(q.failed_starts, 0), q.next_start_at, f.error, s.place, s.seen_at
     from (select e.queue from yamlsched.queue_levels(of_namespace) e
           union
           select q.queue from yamlsched.queue_states q where q.namespace = of_namespace
@@ -1955,6 +1957,10 @@ as $$
         where w.namespace = of_namespace and w.queue = n.queue and w.error is not null
           and q.failed_starts > 0
         order by w.ended_at desc limit 1) f on true
+    left join lateral (
+        select w.host || ':' || w.path as place, w.seen_at from yamlsched.workers w
+        where w.namespace = of_namespace and w.queue = n.queue and w.reported_at is not null
+        order by w.seen_at desc limit 1) s on true
 $$;
 
 -- For a scaler: due + executing is what workers are needed for. Counted to 10,000 of each level.

@@ -35,7 +35,7 @@ returning w.queue;
 -- name: loads
 -- How much there is to do in each queue, counted to 1,000 of each level, and who does it.
 select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at, l.error
+       l.failed_starts, l.next_start_at, l.error, l.served_by, l.served_at
 from yamlsched.queue_loads(%(namespace)s, 1000, clock_timestamp()) l
 order by l.queue;
 

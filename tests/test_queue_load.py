@@ -116,3 +116,18 @@ def test_status_says_why_starts_failed_and_three_in_a_row_are_a_problem(db: Db, 
 
     checked = CliRunner().invoke(cli, [*words, "--check"]).output
     assert "queue gpu: 3 starts of workers failed in a row: exit code 1 no such" in checked
+
+
+def test_runs_that_wait_for_workers_that_have_gone_are_a_problem(db: Db, dsn: str) -> None:
+    words = ["status", "--dsn", dsn, "--namespace", "default", "--check"]
+    earlier = "(now() - interval '22 minutes')"
+    a_due_run(db, a_job(db, overlap="allow"), run_at=earlier, created_at=earlier)
+    assert "no worker has served" not in CliRunner().invoke(cli, words).output  # ticks may serve it
+
+    a_worker(db, "gpu-1", seen_at="now() - interval '3 hours'", ended_at="now()")
+
+    checked = CliRunner().invoke(cli, words).output
+    assert "no worker has served queue gpu for 22m" in checked
+    assert "node-1:/srv/schedules.yaml served it last, 3h" in checked
+    a_worker(db, "gpu-2")
+    assert "no worker has served" not in CliRunner().invoke(cli, words).output

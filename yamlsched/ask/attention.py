@@ -16,6 +16,7 @@ from yamlsched.ask import health, runs, states
 from yamlsched.ask.health import (
     Health,
     JobHealth,
+    QueueHealth,
     UnstartableJob,
     able_but_down,
     cannot_start_by_reason,
@@ -36,6 +37,8 @@ from yamlsched.runs.lifecycle import error_text, one_line
 from yamlsched.text import join_first
 from yamlsched.timetable.times import rfc3339, short_utc
 
+UNSERVED_TOLERANCE = timedelta(minutes=10)
+"""How long runs may be due in a queue whose workers have gone."""
 MAX_FAILED_STARTS = 3
 """From this many on in a row, failed starts of a queue are a problem."""
 MAX_LISTED_PROBLEMS = 10
@@ -271,9 +274,25 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
         )
 
 
+def _unserved(queue: QueueHealth, now: datetime) -> Iterator[Problem]:
+    """Yield a problem if a queue that workers served has none, and its runs wait for one."""
+    has_worker = queue.live or queue.starting or queue.executing
+    if has_worker or queue.oldest_due_at is None or queue.served_at is None:
+        return
+    if now - queue.oldest_due_at > UNSERVED_TOLERANCE:
+        ago = between(queue.served_at, now)
+        what = (
+            f"no worker has served queue {queue.queue} for"
+            f" {between(queue.oldest_due_at, now)}; {queue.served_by} served it last, {ago} ago"
+        )
+        remedy = f"start a worker there: yamlsched work --loop --queue {queue.queue}"
+        yield Problem("start", None, what, remedy, since=queue.oldest_due_at)
+
+
 def _starts(health: Health) -> Iterator[Problem]:
-    """Yield the queues whose workers do not start."""
+    """Yield the queues whose workers do not start, or have gone."""
     for each in health.queues:
+        yield from _unserved(each, health.now)
         if each.failed_starts < MAX_FAILED_STARTS:
             continue
         last = f": {one_line(each.error)}" if each.error else ""

@@ -199,6 +199,8 @@ class QueueHealth(NamedTuple):
     failed_starts: int
     next_start_at: datetime | None
     error: str | None
+    served_by: str | None  # host:path of the worker that was seen last
+    served_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -242,13 +244,13 @@ class Health:
     refused: list[RefusedFile]
     cannot_start: list[UnstartableJob]  # at most MAX_EFFECTS_IN_DOUBT
     workers: list[WorkerHost]
-    queues: list[QueueHealth]
     lost_slots: list[LostSlots]
     limits: list[str]  # those for which runs wait, with who holds them
     calendars: list[EndingCalendar] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)  # targets of notifications that get none
     unwritten: list[UnwrittenJob] = field(default_factory=list)  # at most MAX_EFFECTS_IN_DOUBT
     held_up: list[HeldUp] = field(default_factory=list)
+    queues: list[QueueHealth] = field(default_factory=list)
 
 
 LISTS: dict[str, type[Any]] = {
