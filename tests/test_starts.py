@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from yamlsched.errors import Refused
 from yamlsched.service import start_commands
 from yamlsched.service.start_commands import QueueStart, StartContext, find_program
 from yamlsched.service.start_rule import StartSettings
-from yamlsched.service.starts import Starter, start_workers
+from yamlsched.service.starts import Starter, start_workers, starting
 from yamlsched.worker.registration import Registration, WorkerName, register
 
 Db = psycopg.Connection[Any]
@@ -87,6 +88,14 @@ def test_workers_are_requested_for_what_is_due_and_not_again(db: Db, context: St
 def test_nothing_is_written_while_there_is_nothing_to_start(db: Db, context: StartContext) -> None:
     assert start_workers(context, [GPU]) == 0
     assert value(db, "select count(*) from yamlsched.queue_states") == 0
+
+
+def test_a_starter_that_was_reaped_is_no_error(db: Db, context: StartContext) -> None:
+    """As PID 1 of a container, a tick reaps all processes that have ended."""
+    a_due_run(db, a_job(db, overlap="allow"))
+    with starting(context, [GPU]):
+        os.waitpid(-1, 0)
+    assert len(workers(db)) == 1
 
 
 def test_hosts_that_decide_at_once_start_each_worker_once(db: Db, context: StartContext) -> None:

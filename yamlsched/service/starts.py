@@ -139,7 +139,9 @@ def starting(context: StartContext, starts: Sequence[QueueStart]) -> Iterator[No
     try:
         yield
     finally:
-        _, status = os.waitpid(pid, 0)
+        status = 0
+        with contextlib.suppress(ChildProcessError):  # PID 1 of a container has reaped it
+            _, status = os.waitpid(pid, 0)
         if status:
             code = os.waitstatus_to_exitcode(status)
             log.error("starts.failed", error=f"its process ended with {code}")
