@@ -83,6 +83,14 @@ COLUMNS = (
         "updated_at",
     ),
 )
+LATENESS = """
+update yamlsched.job_runs r
+set begun_at = least(r.started_at, r.failed_at), finish_by = r.scheduled_for + d.finish_within,
+    late_at = case when not r.unreleased and coalesce(r.blocked_on, 'limit/') like 'limit/%'
+                   then greatest(coalesce(r.scheduled_for, r.run_at), r.created_at)
+                        + d.spread + d.start_within end
+from yamlsched.job_definitions d where d.id = r.definition_id
+"""
 FAILURE_COLUMNS = (
     "run_id",
     "attempt",
@@ -529,6 +537,7 @@ def write(connection: psycopg.Connection[Any], now: datetime, is_healthy: bool) 
     for run in demo.runs:
         run["parent_id"] = run["parent"]["id"] if "parent" in run else None
     copy(connection, "job_runs", COLUMNS, [[run[name] for name in COLUMNS] for run in demo.runs])
+    connection.execute(LATENESS)
     copy(
         connection,
         "job_failures",

@@ -1230,7 +1230,7 @@ declare
 begin
     update yamlsched.job_runs r
     set blocked_on = null,
-        late_at = case when r.blocked_on like 'limit/%' then r.late_at
+        late_at = case when r.unreleased or r.blocked_on like 'limit/%' then r.late_at
                        else yamlsched.late_from(r, now) end
     where r.id = any (array(
         select w.id

@@ -82,7 +82,7 @@ CORE = [
         "test_sync",
         "test_sync_edits",
         "test_sync_faults",
-        "test_sync_files",
+        "test_hosts",
         "test_sync_histories",
         "test_fences",
         "test_exclusion",

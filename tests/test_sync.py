@@ -178,7 +178,7 @@ def test_wait_creates_the_latest_run_once_the_earlier_one_has_ended(db: Db) -> N
 def test_the_catchup_window_includes_the_time_of_waiting(db: Db) -> None:
     file = a_file(x={**HOURLY, "catchup_window": "10m"})
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
-    db.execute("update yamlsched.job_runs set attempts = 1, started_at = run_at")  # it has begun
+    db.execute("update yamlsched.job_runs set attempts = 1, begun_at = run_at")
     ticks(db, file, "2026-01-14 14:00")
 
     finish(db, at("2026-01-14 14:30"))

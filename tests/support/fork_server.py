@@ -24,9 +24,9 @@ import yamlsched
 from yamlsched import cli, log
 from yamlsched.cli import tick, work
 from yamlsched.schedule import build
-from yamlsched.service import companions, loop, workers
+from yamlsched.service import loop, workers
 from yamlsched.sync import due
-from yamlsched.worker import leases
+from yamlsched.worker import companions, leases
 
 LIMITS = dict(build.LIMITS)
 IMMEDIATE = {name: (timedelta(0), build.MAX_DURATION) for name in build.RETRY_DELAYS}

@@ -19,7 +19,6 @@ from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule.job import Job
-from yamlsched.service import companions
 from yamlsched.service.start_commands import QueueStart, StartContext
 from yamlsched.service.starts import StartTask, starts_of
 from yamlsched.service.steps import (
@@ -39,7 +38,7 @@ from yamlsched.service.workers import claimable, create_worker, register, run_wo
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import account_for_due_slots
-from yamlsched.worker import clock
+from yamlsched.worker import clock, companions
 from yamlsched.worker.executor import wait
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
