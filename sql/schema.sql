@@ -1807,6 +1807,10 @@ declare
     now          timestamptz := clock_timestamp();
     slot_late_at timestamptz;
 begin
+    if d.id is null then
+        slot := null;
+        return;
+    end if;
     if d.next_slot_at < now - d.start_within and not waits and not (
         d.overlap = 'wait' and yamlsched.had_turn(d.id)) then
         slot_late_at := d.next_slot_at + d.start_within;
@@ -2081,10 +2085,8 @@ left join (
 cross join lateral (
     select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
 ) state
-left join lateral yamlsched.late(
-    d, open.late_at, d.after = '{}' and d.overlap = 'wait' and open.slot_run_id is not null,
-    open.slot)
-    l on d.enabled and d.retired_at is null and not state.paused  -- asked only where it may be late
+cross join lateral yamlsched.late(case  -- asked only where a job may be late, because it reads more
+    when d.enabled and d.retired_at is null and not state.paused
          and (open.late_at < clock_timestamp()
               or d.next_slot_at < clock_timestamp() - d.start_within
               or d.finish_within is not null
@@ -2094,7 +2096,10 @@ left join lateral yamlsched.late(
                           and r.dead_at is not null))
               or exists (select from yamlsched.skipped_slots s where s.definition_id = d.id
                            and s.reason in ('late', 'upstream')
-                           and s.recorded_at > clock_timestamp() - interval '1 hour'));
+                           and s.recorded_at > clock_timestamp() - interval '1 hour'))
+    then d end,
+    open.late_at, d.after = '{}' and d.overlap = 'wait' and open.slot_run_id is not null,
+    open.slot) l;
 
 -- One row per job: its state in one word; if several apply, the most severe. Of its finished runs
 -- only the latest one is read, unless that is not a success. Calls of on_dead do not count for the
