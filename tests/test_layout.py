@@ -25,8 +25,8 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 155_586,
-    "tools": 61_447,
+    "engine": 155_614,
+    "tools": 61_576,
     "extras": 115_400,
     "web": 48_200,
     "importing": 24_171,
@@ -42,7 +42,7 @@ CAPS = {
     "modules over 300 lines": 20,
     "modules under 40 lines": 0,
     "long lines": 62,
-    "sql": 229_420,
+    "sql": 229_854,
     "longest statement": 186,
     "templates, script and style": 2_247,
 }
