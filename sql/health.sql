@@ -288,7 +288,7 @@ cross join lateral (
     select coalesce(array_agg(s.host order by s.seen_at desc), '{}') as hosts,
            max(s.seen_at) as seen_at
     from place s
-    where s.namespace = d.namespace and not s.counts and s.seen_at > d.created_at
+    where s.namespace = d.namespace and not s.counts and s.expected_until > d.created_at
       and not s.cannot_start ? d.job_type
 ) down
 where p.has_file

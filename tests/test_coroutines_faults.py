@@ -73,7 +73,7 @@ def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project
     long = project.enqueue("waits", count=10)
     worker = project.start("work")
     until(lambda: project.statuses().get("succeeded") == len(quick))
-    until(lambda: project.statuses().get("running") == 2)
+    until(lambda: sum(project.calls("started", run) for run in long) == 2)
 
     worker.signal(signal.SIGTERM)
     until(lambda: "worker.stopping" in worker.text)

@@ -44,7 +44,7 @@ def hide(dsn: str, *tables: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tables", [["job_runs"], ["job_runs", "migrations", "namespaces", "hosts"]]
+    "tables", [["job_runs"], ["hosts", "job_runs", "migrations", "namespaces"]]
 )
 def test_every_command_says_that_policies_hide_the_tables(
     own_dsn: str, login: tuple[str, str], folder: Path, tables: list[str]
