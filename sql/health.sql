@@ -265,7 +265,7 @@ order by h.refused_at, place;
 -- The jobs that a place that counts cannot start, and whether no place with the file in use can.
 -- down: the hosts that could, and have stopped ticking within a week, latest first.
 with place as materialized (
-    select h.namespace, h.host, h.path, h.seen_at, h.cannot_start,
+    select h.namespace, h.host, h.path, h.seen_at, h.expected_until, h.cannot_start,
            h.expected_until > clock_timestamp() as counts,
            h.expected_until > clock_timestamp() and h.refused_at is null
              and h.hash = n.hash as has_file
