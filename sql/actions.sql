@@ -76,9 +76,10 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
     blocked_on   = null,
     by_hand      = r.by_hand or (r.scheduled_for is not null and r.begun_at is null),
     unreleased   = r.unreleased and not %(force)s,
-    late_at      = coalesce(%(now)s::timestamptz, clock_timestamp())
-                   + (select d.start_within from yamlsched.job_definitions d
-                      where d.id = r.definition_id),
+    late_at      = case when %(force)s or not r.unreleased
+                        then coalesce(%(now)s::timestamptz, clock_timestamp())
+                             + (select d.start_within from yamlsched.job_definitions d
+                                where d.id = r.definition_id) end,
     finish_by    = case when r.begun_at is not null then r.finish_by end,
     finished_at  = null,
     dead_at      = null,

@@ -1902,7 +1902,8 @@ as $$
             from yamlsched.job_runs r
             join yamlsched.job_definitions d on d.id = r.definition_id
             cross join lateral unnest(yamlsched.gates_of(r, d, queue_load_of.now)) as n (name)
-            where r.id = u.id and (u.exclusive or j.all_runs)) g on true
+            -- one whose lease is over is taken back by a worker, whatever its gates are
+            where r.id = u.id and r.locked_until is null and (u.exclusive or j.all_runs)) g on true
         where u.is_executing is not true and u.due_at <= queue_load_of.now - interval '10 seconds'
     ), room as materialized (
         select m.name, m.free

@@ -251,7 +251,7 @@ def a_worker(id: str, **values: Any) -> WorkerName:
 
 
 def come(db: Db, id: str, max_workers: int = 3, **values: Any) -> Registration | str:
-    return register(db, a_worker(id, **values), [QUEUE], {QUEUE: max_workers})
+    return register(db, a_worker(id, **values), [QUEUE], [], {QUEUE: max_workers})
 
 
 def test_a_worker_that_comes_takes_the_row_of_its_request(db: Db, context: StartContext) -> None:
@@ -321,9 +321,9 @@ def test_an_id_that_was_requested_for_another_queue_or_namespace_is_refused(
     [row] = workers(db)
 
     with pytest.raises(Refused, match='requested for queue "gpu" of namespace "default"'):
-        register(db, a_worker(row.id), ["mail"], {})
+        register(db, a_worker(row.id), ["mail"], [], {})
     with pytest.raises(Refused, match="--queue gpu"):
-        register(db, a_worker(row.id, namespace="other"), [QUEUE], {})
+        register(db, a_worker(row.id, namespace="other"), [QUEUE], [], {})
     assert workers(db) == [row]
 
 

@@ -116,12 +116,13 @@ def _waiting(run: StoredRun, now: datetime) -> str:
     if run.waits:
         return f"{what} {run.waits}"
     attempt = f"attempt {run.attempts} of {run.max_attempts}"
+    of = "" if run.queue == "default" else f" of queue {run.queue}"
     if run.status == "running" and run.started_at is not None:
         return f"{what} has been running for {between(run.started_at, now)}, {attempt}"
     if run.run_at > now:
         return f"{what} is {run.status}, {attempt}, due at {short_utc(run.run_at)}"
     return (
-        f"{what} is {run.status}, {attempt}; no worker has claimed it for"
+        f"{what} is {run.status}, {attempt}; no worker{of} has claimed it for"
         f" {between(run.run_at, now)}"
     )
 

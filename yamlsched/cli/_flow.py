@@ -18,11 +18,14 @@ from yamlsched.show.terminal import printable
 
 
 def queue_names(
-    context: click.Context, option: click.Parameter, value: str | None
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """Return the names of an option; () for ``none``."""
-    if value is None or value.strip() == NO_QUEUE:
-        return None if value is None else ()
+    if not values:
+        return None
+    value = ",".join(values)
+    if value.strip() == NO_QUEUE:
+        return ()
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
     for name in names:
         if name == NO_QUEUE:
@@ -45,6 +48,7 @@ work_options = _filters.combine(
         "--queue",
         "queues",
         metavar="NAME,...",
+        multiple=True,
         callback=queue_names,
         help="Serve these queues only, or none. Without it: all that are not dedicated.",
     ),

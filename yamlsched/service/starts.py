@@ -271,16 +271,16 @@ class StartTask:
                 await self._changed.wait()
                 continue
             reading, writing = os.pipe()
+            told = os.fdopen(writing, "wb")  # closed: the helper ends
             keep = partial(keep_starting, self._context, self._starts, reading)
             helper = asyncio.create_task(run_in_helper(keep, (reading,)))
             changed = asyncio.create_task(self._changed.wait())
             try:
                 await asyncio.wait({helper, changed}, return_when=asyncio.FIRST_COMPLETED)
-                os.close(writing)
+                told.close()
                 await asyncio.wait({helper})
             except asyncio.CancelledError:
-                with contextlib.suppress(OSError):  # it was closed
-                    os.close(writing)
+                told.close()
                 await asyncio.wait({helper}, timeout=STOP_SECONDS)  # commands go on without it
                 raise
             finally:
@@ -322,8 +322,12 @@ class Starter:
         """Decide about each queue, and start the commands; return how many."""
         count = 0
         for start in self._starts.values():
-            ids = _request(connection, self._context.namespace, start)
-            self.launch(start, ids)
+            try:
+                ids = _request(connection, self._context.namespace, start)
+                self.launch(start, ids)
+            except (psycopg.Error, EnvironmentFailed) as error:
+                log.warning("starts.failed", error=failure(error))  # the others are started
+                continue
             count += len(ids)
         return count
 

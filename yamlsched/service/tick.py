@@ -70,11 +70,11 @@ def _tick(
                 connection.close()
                 context = StartContext.of(schedule, dsn, namespace)
                 with starting(context, starts_of(schedule, synced)):
-                    if jobs:
-                        worker = create_worker(
-                            connection, dsn, namespace, jobs, scope, schedule, options
-                        )
-                        run_worker(worker, target, result)
+                    # also without jobs: it reclaims and sweeps
+                    worker = create_worker(
+                        connection, dsn, namespace, jobs, scope, schedule, options
+                    )
+                    run_worker(worker, target, result)
         is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
         if (
             is_due

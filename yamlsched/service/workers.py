@@ -104,10 +104,10 @@ def register(
         revision=scope.revision,
         is_own=options.worker is None,
     )
-    queues = {job.queue for job in jobs.values()}.union(schedule.queues or ())
+    queues = {job.queue for job in jobs.values()}
     started = {job.queue: job.queue_rules.start for job in jobs.values()}
     most = {queue: start.max_workers for queue, start in started.items() if start}
-    registration = registrations.register(connection, name, queues, most)
+    registration = registrations.register(connection, name, queues, schedule.queues or (), most)
     if isinstance(registration, str):
         log.warning("worker.refused", worker=name.id, why=registration)
         return None

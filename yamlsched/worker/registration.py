@@ -57,6 +57,7 @@ class Registration:
     name: WorkerName
     reported_at: dict[str, datetime] = field(default_factory=dict)
     runs: Counter[str] = field(default_factory=Counter)  # that were started, by queue
+    named: frozenset[str] = frozenset()  # by --queue: served also without jobs
     _is_leaving: bool = False
     _next_at: float = 0.0
 
@@ -67,17 +68,22 @@ class Registration:
     async def report_if_due(
         self, session: WorkerSession, queues: Collection[str], is_leaving: bool
     ) -> bool:
-        """Write that the worker is there, each 15 s and when it starts to leave.
+        """Write that the worker is there, each 15 s and when it starts to leave, and that it has
+        left queues that it no longer serves.
 
         Return False if another process has its id meanwhile. A server that does not answer is asked
         again with the next beat.
         """
-        is_due = clock.now() >= self._next_at or is_leaving != self._is_leaving
+        left = self.reported_at.keys() - set(queues) - self.named
+        is_due = clock.now() >= self._next_at or is_leaving != self._is_leaving or bool(left)
         if not is_due and self.reported_at.keys() >= set(queues):
             return True
 
         async def ask(connection: Connection) -> bool:
-            known = await self._beat(connection, is_leaving)
+            await self._beat(connection, left, is_leaving=True, has_ended=True)
+            for queue in left:
+                del self.reported_at[queue]
+            known = await self._beat(connection, self.reported_at, is_leaving)
             missing = sorted(set(queues) - known)
             if not missing:
                 return True
@@ -99,7 +105,7 @@ class Registration:
         """Write that the worker has ended. If the server does not answer, it is lost later."""
 
         async def ask(connection: Connection) -> None:
-            await self._beat(connection, is_leaving=True, has_ended=True)
+            await self._beat(connection, self.reported_at, is_leaving=True, has_ended=True)
 
         try:
             await session.run(ask, TIMEOUT_SECONDS)
@@ -107,9 +113,13 @@ class Registration:
             return
 
     async def _beat(
-        self, connection: Connection, is_leaving: bool, has_ended: bool = False
+        self,
+        connection: Connection,
+        of: Collection[str],
+        is_leaving: bool,
+        has_ended: bool = False,
     ) -> set[str]:
-        queues = list(self.reported_at)
+        queues = list(of)
         if not queues:
             return set()
         parameters = {
@@ -138,14 +148,15 @@ def register(
     connection: psycopg.Connection[Any],
     name: WorkerName,
     queues: Collection[str],
+    named: Collection[str],
     max_workers: Mapping[str, int],
 ) -> Registration | str:
     """Write the rows of a worker that starts, or return why it has to leave.
 
-    ``max_workers`` are those of queues whose workers are started. Raises Refused if the id was
-    requested for something else.
+    ``queues`` are those of its jobs, ``named`` those of --queue. ``max_workers`` are those of
+    queues whose workers are started. Raises Refused if the id was requested for something else.
     """
-    registration, wanted = Registration(name), sorted(set(queues))
+    registration, wanted = Registration(name, named=frozenset(named)), sorted({*queues, *named})
     with connection.transaction() as transaction:
         if not name.is_own and (why := _refusal(connection, registration, wanted, max_workers)):
             return why

@@ -19,6 +19,7 @@ from yamlsched.errors import ScheduleError
 from yamlsched.extras.preview import model, notes, slot_changes
 from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
+from yamlsched.schedule import field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
 from yamlsched.schedule.load import Loaded
 from yamlsched.sync import converge, definitions, due, hosts, slot_plan
@@ -121,6 +122,7 @@ def read(
             run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs
         }
         others = fetch_column(connection, sql["other_namespaces"], parameters)
+        former = converge.latest_settings(connection, namespace)
         retired_at = {
             row.id: row.retired_at or at
             for row in stored
@@ -130,6 +132,9 @@ def read(
             sql["unfinished"], {**parameters, "ids": list(retired_at)}
         ).fetchall()
     edit = compare(base, head, at, until, schedule.environment or None, holders)
+    if former is not None:
+        settings = field_changes.settings(loaded)
+        edit = replace(edit, fields=tuple(field_changes.of_settings(former, settings)))
     returned = {
         row.job_type: row.retired_at
         for row in stored
