@@ -308,3 +308,28 @@ def test_runs_whose_process_died_drain_through_few_processes_and_pay_one_attempt
         ("succeeded", 2)
     }
     assert {project.row(run).queue for run in runs} == {"shared"}
+
+
+def test_queue_may_be_repeated(project: Project) -> None:
+    project.queues |= {"second": {"dedicated": True}, "third": {"dedicated": True}}
+    project.sync(nothing={"queue": "second"}, nap={"queue": "third"})
+    runs = project.enqueue("nothing") + project.enqueue("nap")
+
+    assert project.start("tick", "--queue", "second", "--queue", "third").wait() == 0
+
+    assert [project.row(run).status for run in runs] == ["succeeded", "succeeded"]
+
+
+def test_a_tick_that_serves_no_queue_ends_pauses(project: Project) -> None:
+    project.sync(nothing={})
+    [run] = project.enqueue("nothing")
+    project.db.execute(
+        "update yamlsched.job_definitions set paused_at = now() - interval '1 hour', paused_until = now()"
+    )
+    project.db.execute(
+        "update yamlsched.job_runs set blocked_on = 'closed/' || definition_id where id = %s", [run]
+    )
+
+    assert project.start("tick", "--queue", "none").wait() == 0
+
+    assert project.row(run).blocked_on is None

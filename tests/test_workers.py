@@ -297,3 +297,22 @@ def test_an_idle_worker_holds_one_session(project: Project) -> None:
     [second] = project.enqueue("nothing")
     project.until_status(second, "succeeded")
     end(loop)
+
+
+def test_a_loop_leaves_the_row_of_a_queue_that_it_no_longer_serves(project: Project) -> None:
+    project.queues["gpu"] = {}
+    jobs = {"nothing": {"queue": "gpu"}, "nap": {}}
+    project.sync(**jobs)
+    worker = project.start("work", "--loop", before=OFTEN)
+
+    def ended() -> dict[str, bool]:
+        return {row.queue: row.ended_at is not None for row in rows(project)}
+
+    until(lambda: ended() == {"default": False, "gpu": False})
+
+    project.queues["gpu"] = {"dedicated": True}
+    project.sync(**jobs)
+    worker.signal(signal.SIGHUP)
+
+    until(lambda: ended() == {"default": False, "gpu": True})
+    end(worker)
