@@ -119,8 +119,9 @@ class History:
         self.db.execute(
             "insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, "
             "max_attempts, status, finished_at) select namespace, id, job_type, %s, %s, 5, 'succeeded', %s "
-            "from yamlsched.job_definitions where job_type = 'other' on conflict do nothing",
-            [key, self.now, self.now],
+            "from yamlsched.job_definitions where job_type = 'other' and not exists "
+            "(select from yamlsched.used_keys where idempotency_key = %s) on conflict do nothing",
+            [key, self.now, self.now, key],
         )
 
     def pause(self, name: str, until: datetime | None) -> None:
