@@ -29,6 +29,8 @@ from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 pytestmark = pytest.mark.slow
 SECONDS, MIN_CLAIMED = 10.0, 500  # a busy machine takes longer
 CAPACITIES = {"pool": 2, "tenants": 1, "edited": 3}
+# of a statement that was cancelled, and of the one after it in its transaction
+CUT = (psycopg.errors.QueryCanceled, psycopg.errors.InFailedSqlTransaction)
 KINDS = [  # overlap, limit, queue
     *[("wait", None, "default"), ("allow", "pool", "default"), ("wait", "pool", "other")],
     *[("allow", "tenants", "default"), ("wait", "edited", "other"), ("allow", None, "default")],
@@ -93,7 +95,7 @@ class Attack:
             while self.goes_on():
                 try:
                     runs = await claim(connection, queue, f"{choice.random()}")
-                except psycopg.errors.QueryCanceled:
+                except CUT:
                     continue
                 gates = [gate for run in runs for gate in gates_of(run)]
                 self.claimed += len(runs)
@@ -108,7 +110,7 @@ class Attack:
     def operator(self, choice: random.Random) -> None:
         with database.connect(self.dsn) as db:
             while self.goes_on():
-                with suppress(psycopg.errors.QueryCanceled):
+                with suppress(*CUT):
                     self._act(db, choice)
 
     def _act(self, db: psycopg.Connection[Any], choice: random.Random) -> None:
@@ -133,7 +135,7 @@ class Attack:
         async def keep_up(choice: random.Random) -> None:
             async with await connected(self.dsn) as connection:
                 while self.goes_on():
-                    with suppress(psycopg.errors.QueryCanceled):
+                    with suppress(*CUT):
                         await claiming.reclaim(connection, "default", is_complete=False)
                         if sweeps:
                             await claiming.sweep(connection, "default", at_once=True)
@@ -179,7 +181,7 @@ async def finish(
 ) -> None:
     """Write how runs have ended, until it is written."""
     while True:
-        with suppress(psycopg.errors.QueryCanceled):
+        with suppress(*CUT):
             written = await store.finish(connection, "default", ends)
             if cancelled := [run for run, _ in ends if run.id not in written]:
                 await store.unlock(connection, "default", cancelled)
