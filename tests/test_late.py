@@ -18,6 +18,7 @@ from support.health import of_metrics, reasons, the_job
 from support.rows import a_job, a_run, row, value
 from support.schedules import a_file, sync_by_hand
 from yamlsched.act import pause as pauses
+from yamlsched.act import runs
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status, released
 
 Db = psycopg.Connection[Any]
@@ -240,6 +241,16 @@ def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> No
         [(late_at := ago(5)), waiting],
     )
     assert late(db, load) == (late_at - timedelta(minutes=15), NO_WORKER)
+
+
+def test_a_retried_run_that_waits_for_other_jobs_is_not_late(db: Db) -> None:
+    job = a_job(db, "load", after=["extract"], start_within=SECOND)
+    run = a_run(db, job, "cancelled", exclusive=True, unreleased=True, scheduled_for=ago(60))
+
+    runs.retry(db, [run], "ada", now=ago(30))
+
+    assert (row(db, run).status, row(db, run).late_at) == ("queued", None)
+    assert late(db, job) == (None, None)
 
 
 # -- finish_within
