@@ -89,10 +89,27 @@ def test_the_python_of_a_page_has_no_syntax_error(page: Path) -> None:
 
 def test_the_readme_and_the_navigation_of_the_site_have_every_page() -> None:
     readme, site = (ROOT / "README.md").read_text("utf-8"), (ROOT / "mkdocs.yml").read_text("utf-8")
-    pages = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [
+        str(page.relative_to(ROOT))
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if not page.name.startswith("0")  # a decision
+    ]
 
     assert [page for page in pages if f"({page})" not in readme] == []
     assert [page for page in pages if f" {page.removeprefix('docs/')}\n" not in site] == []
+
+
+def test_every_decision_has_a_date_and_a_status_and_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(folder.glob("0*.md"))
+    listed = (folder / "README.md").read_text("utf-8")
+
+    for number, page in enumerate(pages, 1):
+        title, _, status, *_ = page.read_text("utf-8").splitlines()
+        match = re.fullmatch(r"(\d{4}-\d\d-\d\d) · (accepted|replaced)\b.*", status)
+        assert match, page
+        assert page.name.startswith(f"{number:04d}-")
+        assert f"[{number}]({page.name}) | {title.partition('. ')[2]} | {match[1]} |" in listed
 
 
 def test_the_page_of_guarantees_counts_them() -> None:
