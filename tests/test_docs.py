@@ -99,6 +99,26 @@ def test_the_readme_and_the_navigation_of_the_site_have_every_page() -> None:
     assert [page for page in pages if f" {page.removeprefix('docs/')}\n" not in site] == []
 
 
+def test_the_architecture_names_what_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    package = ROOT / "yamlsched"
+    files = set(re.findall(r"[\w/]+\.(?:py|sql)\b", text))
+    rooms = {path.name for path in package.iterdir() if (path / "__init__.py").exists()} - {
+        "templates"
+    }
+    tables = re.findall(
+        r"(?m)^create table yamlsched\.(\w+)", (ROOT / "sql" / "schema.sql").read_text("utf-8")
+    )
+
+    assert [
+        name
+        for name in sorted(files)
+        if not (ROOT / name).exists() and not any(package.rglob(name))
+    ] == []
+    assert [room for room in sorted(rooms) if f"`{room}/`" not in text] == []
+    assert [name for name in tables if f"`{name}`" not in text] == []
+
+
 def test_every_decision_has_a_date_and_a_status_and_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     pages = sorted(folder.glob("0*.md"))
