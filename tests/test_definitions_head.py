@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from yamlsched.schedule import load as head
 from yamlsched.schedule.load import load
-from yamlsched.schedule.schema_check import _validators
 
 MISTAKES = Path(__file__).parent / "mistakes"
 
@@ -18,16 +15,6 @@ MISTAKES = Path(__file__).parent / "mistakes"
 def assert_head_alike(data: bytes) -> None:
     loaded = load(data, "schedules.yaml", None)
     assert head.read_head(data, "schedules.yaml") == (loaded.namespace, loaded.timezone), data
-
-
-def test_for_namespace_and_time_zone_jsonschema_is_not_imported() -> None:
-    text = "version: 1\nnamespace: shop\njobs:\n  job: {handler: m.f}\ntimezone: Europe/Berlin\n"
-
-    _validators.cache_clear()
-    with patch.dict(sys.modules, jsonschema=None):
-        found = head.read_head(text.encode(), "schedules.yaml")
-
-    assert found == ("shop", "Europe/Berlin")
 
 
 @pytest.mark.parametrize("file", sorted(MISTAKES.glob("*.yaml")), ids=lambda file: file.name)

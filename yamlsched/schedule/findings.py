@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partialmethod
 from itertools import islice
@@ -156,24 +156,14 @@ class Findings:
             elif self.is_full:
                 return
             self._added[key] = diagnostic, {}
-        if spot is not None:
-            self.repeat([key], spot.alias_at)
+        if spot is not None and spot.alias_at is not None:
+            self._added[key][1][spot.alias_at] = None
 
     def is_reported(self, code: str, line: int) -> bool:
         return any(
             diagnostic.code == code and diagnostic.line == line
             for diagnostic, _ in self._added.values()
         )
-
-    def since(self, count: int) -> list[Key]:
-        """Return which diagnostics were added after the first ``count``."""
-        return list(islice(self._added, count, None)) if len(self._added) > count else []
-
-    def repeat(self, keys: Iterable[Key], alias_at: int | None) -> None:
-        """Note that the alias at an offset leads to these diagnostics too."""
-        if alias_at is not None:
-            for key in keys:
-                self._added[key][1][alias_at] = None
 
     def mark_invalid(self, path: Path) -> None:
         """Mark the value at ``path``, and everything that contains it, as invalid."""

@@ -181,16 +181,15 @@ class Loaded:
         return _path_spots(self.root, self.findings)
 
 
-def load(data: bytes, file: str, environment: str | None, is_validated: bool = False) -> Loaded:
+def load(data: bytes, file: str, environment: str | None) -> Loaded:
     """Return the jobs of a schedule as they apply in ``environment``, and every error. Raises for
     no input.
 
-    ``file`` is the name that diagnostics show. ``is_validated`` skips the schema: this version of
-    yamlsched has applied exactly these bytes before.
+    ``file`` is the name that diagnostics show.
     """
     findings = decode(data, file)
     document = None if len(findings) else parse(findings)
-    if document is not None and not is_validated:
+    if document is not None:
         schema_check.check(Spot(document), findings)
     if document is None or not isinstance(document.value, dict):
         return Loaded(diagnostics=_diagnostics(findings), findings=findings)

@@ -33,21 +33,14 @@ MAX_CANDIDATES = 300
 """A misspelt name is compared with at most this many others."""
 MAX_LISTED = 12
 OWN_PACKAGES = {
-    "attr",
-    "attrs",
     "click",
     "cron_descriptor",
     "croniter",
     "dateutil",
-    "idna",
-    "jsonschema",
-    "jsonschema_specifications",
     "pluggy",
     "psycopg",
     "psycopg_binary",
-    "referencing",
     "rich",
-    "rpds",
     "typing_extensions",
     "tzdata",
     "yaml",

@@ -1,83 +1,79 @@
-"""Checks schedules.yaml against the JSON Schema. jsonschema finds the violations, ``errors``
-reports them.
+"""Checks schedules.yaml against its JSON Schema, of which it knows the keywords that the schema
+uses. The tests compare the two with jsonschema.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-import jsonschema
-from jsonschema import ValidationError
-from jsonschema.protocols import Validator
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.node import BAD, Spot
+from yamlsched.schedule.schema import PATTERNS, SCHEMA, Schema, not_a_tag
+from yamlsched.schedule.schema_errors import (
+    cron_and_crons,
+    handler_or_command,
+    missing_keys,
+    policy_and_delays,
+    unknown_keys,
+    without_effect,
+    wrong_type,
+)
+from yamlsched.text import join_words, quoted
 
-from yamlsched.schedule.findings import Findings, Key
-from yamlsched.schedule.node import BAD, Node, Spot
-from yamlsched.schedule.schema import SCHEMA, Schema
-from yamlsched.schedule.schema_errors import LAST, REPORTERS, Report, policy_and_delays, wrong_type
+TYPES = {"object": dict, "array": list, "string": str, "number": int | float, "boolean": bool}
+SIZE_UNITS = {"maxItems": "items", "maxProperties": "entries", "maxLength": "characters"}
 
 
-def check(root: Spot, findings: Findings) -> None:
-    """Report every violation of the schema.
+def check(spot: Spot, findings: Findings, schema: Schema = SCHEMA) -> None:
+    """Report every violation of the schema: first those inside of a value, then its own.
 
-    Jobs are checked one by one, and each distinct value once, however many aliases share it.
+    So it is known which keys are misspelt when those that are missing are reported.
     """
-    of_file, of_job = _validators()
-    _check(of_file, root, _plain(root.node), findings)
-    jobs = root.get("jobs")
-    checked: dict[int, tuple[Spot, list[Key]]] = {}
-    for job in jobs.children() if jobs and isinstance(jobs.value, dict) else ():
-        first, keys = checked.get(id(job.value), (None, []))
-        if first is None:
-            before = len(findings)
-            _check(of_job, job, _plain(job.node), findings)
-            checked[id(job.value)] = job, findings.since(before)
-        elif first.path in findings.invalid:
-            findings.repeat(keys, job.alias_at)
-            for child in job.children():
-                findings.mark_invalid(child.path)
-            findings.mark_invalid(job.path)
+    if "$ref" in schema:
+        schema = _referenced(schema["$ref"])
+    value = spot.value
+    if value is BAD:
+        return
+    if "type" in schema and not _has_type(value, schema["type"]):
+        wrong_type(spot, schema, findings)
+        return
+    if isinstance(value, dict):
+        _check_values(spot, schema, findings)
+    elif "items" in schema:
+        for item in spot.children():
+            check(item, findings, schema["items"])
+    for keyword, report in REPORTERS.items():
+        if keyword in schema:
+            report(spot, schema, findings)
+
+
+def _check_values(spot: Spot, schema: Schema, findings: Findings) -> None:
+    """Check the values of a mapping that the schema describes."""
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+    if not properties and not others:
+        return
+    for child in spot.children():
+        inner = properties.get(child.path[-1], others)
+        if inner:
+            check(child, findings, inner)
 
 
 @cache
-def _validators() -> tuple[Validator, Validator]:
-    """Return the validator of a file without its jobs, and the validator of a job."""
-    jobs = {**SCHEMA["properties"]["jobs"], "additionalProperties": True}
-    of_file = {**SCHEMA, "properties": {**SCHEMA["properties"], "jobs": jobs}}
-    return _strict(of_file), _strict(SCHEMA["definitions"]["job"])
+def _referenced(path: str) -> Schema:
+    """Return the part of the schema that a ``$ref`` such as #/definitions/job names."""
+    schema = SCHEMA
+    for step in path.split("/")[1:]:
+        schema = schema[step]
+    return schema
 
 
-def _strict(schema: Schema) -> Validator:
-    """Return a validator of a part of the schema."""
-    validator: Validator = _validator_class()(schema)
-    return validator
-
-
-@cache
-def _validator_class() -> Any:
-    rules = {"pattern": _check_pattern, "propertyNames": _check_names, "uniqueItems": _check_unique}
-    return jsonschema.validators.extend(jsonschema.Draft7Validator, rules)  # type: ignore[no-untyped-call]
-
-
-def _check_pattern(
-    validator: Validator, pattern: str, value: Any, schema: Schema
-) -> Iterator[ValidationError]:
-    if isinstance(value, str) and not _expression(pattern).search(value):
-        yield ValidationError("no match")
-
-
-def _check_names(
-    validator: Any, names: Schema, value: Any, schema: Schema
-) -> Iterator[ValidationError]:
-    """Check the names of a mapping. Most match, which is found out without jsonschema: there may be
-    100,000.
-    """
-    pattern = _expression(names["pattern"])
-    for name in value if isinstance(value, dict) else ():
-        if not pattern.search(name):
-            yield from validator.descend(name, names)
+def _has_type(value: Any, expected: str) -> bool:
+    if expected == "integer":
+        return type(value) is int or (type(value) is float and value.is_integer())
+    return isinstance(value, TYPES[expected]) and (expected != "number" or type(value) is not bool)
 
 
 @cache
@@ -88,59 +84,83 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace("$", r"\Z"))
 
 
-def _check_unique(
-    validator: Validator, is_wanted: bool, value: Any, schema: Schema
-) -> Iterator[ValidationError]:
-    """Compare strings only, which takes linear time: all unique items of the schema are strings."""
-    texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-    if is_wanted and len(set(texts)) < len(texts):
-        yield ValidationError("not unique")
+def _invalid_names(spot: Spot, schema: Schema, findings: Findings) -> None:
+    pattern = schema["propertyNames"]["pattern"]
+    for child in spot.children():
+        if not _expression(pattern).search(str(child.path[-1])):
+            PATTERNS[pattern](child.key, findings)
 
 
-def _check(validator: Validator, spot: Spot, plain: Any, findings: Findings) -> None:
-    """Report the violations in one value, which is ``plain`` without positions."""
-    last: list[Callable[[], None]] = []
-    report: Report
-    error: Any
-    for error in validator.iter_errors(plain):
-        path, steps = list(error.absolute_path), error.absolute_schema_path
-        if "then" in steps or "else" in steps:
-            if "backoff" not in path:
-                # catchup with overlap: definitions.build reports it, with what is inherited
-                continue
-            del path[path.index("backoff") + 1 :]
-            report = policy_and_delays
-        else:
-            report = REPORTERS[str(error.validator)]
-        inner = spot
-        for step in path:
-            inner = inner.child(step)
-        if "propertyNames" in steps:
-            inner = inner.child(error.instance).key
-        if inner.value is BAD:
-            continue
-        call: Callable[[], None] = partial(report, inner, error.schema, findings)
-        if report in LAST:
-            last.append(call)
-        elif report is wrong_type or validator.is_type(
-            error.instance, error.schema.get("type", "string")
-        ):
-            call()
-    for call in last:
-        call()
+def _no_match(spot: Spot, schema: Schema, findings: Findings) -> None:
+    pattern = schema["pattern"]
+    if not _expression(pattern).search(spot.value):
+        PATTERNS.get(pattern, not_a_tag)(spot, findings)
 
 
-def _plain(node: Node) -> Any:
-    """Return the plain value without the parts that the schema does not describe."""
-    if not isinstance(node.value, dict):
-        return node.plain()
-    return {
-        key: (
-            dict.fromkeys(item.value)
-            if key in ("jobs", "payload") and isinstance(item.value, dict)
-            else None
-            if key.startswith("x-")
-            else item.plain()
+def _not_a_choice(spot: Spot, schema: Schema, findings: Findings) -> None:
+    choices = schema["enum"]
+    if spot.value not in choices:
+        message = f"{spot}: {quoted(spot.value)} is not one of {', '.join(choices)}"
+        remedy = findings.source.did_you_mean(spot.value, choices, f"Write {join_words(choices)}.")
+        findings.error(spot, "YS104", message, remedy)
+
+
+def _too_short(spot: Spot, schema: Schema, findings: Findings) -> None:
+    if not spot.value:
+        what = "List at least one" if "minItems" in schema else "Add a value"
+        findings.error(spot, "YS108", f"{spot} is empty", f"{what}, or remove the key.")
+
+
+def _too_long(spot: Spot, schema: Schema, findings: Findings) -> None:
+    for keyword, unit in SIZE_UNITS.items():
+        if len(spot.value) > (most := schema.get(keyword, len(spot.value))):
+            message = f"{spot} has {len(spot.value)} {unit}, more than {most}"
+            findings.error(spot, "YS108", message, "Shorten it.")
+
+
+def _not_the_version(spot: Spot, schema: Schema, findings: Findings) -> None:
+    known = schema["const"]
+    if spot.value != known:
+        message = (
+            f"{spot} {quoted(spot.value)} is not supported; this yamlsched reads version {known}"
         )
-        for key, item in node.value.items()
-    }
+        findings.error(spot, "YS110", message, f"Write {spot.path[-1]}: {known}")
+
+
+def _out_of_range(spot: Spot, schema: Schema, findings: Findings) -> None:
+    low, high = schema["minimum"], schema["maximum"]
+    if not low <= spot.value <= high:
+        message = f"{spot}: {quoted(spot.value)} is not in {low}-{high}"
+        findings.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
+
+
+def _not_unique(spot: Spot, schema: Schema, findings: Findings) -> None:
+    seen: dict[str, Spot] = {}
+    for item in spot.children():
+        first = seen.setdefault(item.value, item) if isinstance(item.value, str) else item
+        if first is not item:
+            message = f"{spot} contains {quoted(item.value)} twice"
+            notes = [(first.node.start, "the first one is here")]
+            findings.error(item, "YS109", message, "Remove one of the two.", notes=notes)
+
+
+REPORTERS: dict[str, Callable[[Spot, Schema, Findings], None]] = {
+    "propertyNames": _invalid_names,
+    "additionalProperties": unknown_keys,
+    "const": _not_the_version,
+    "enum": _not_a_choice,
+    "minimum": _out_of_range,
+    "pattern": _no_match,
+    "minItems": _too_short,
+    "minLength": _too_short,
+    "maxItems": _too_long,
+    "maxLength": _too_long,
+    "maxProperties": _too_long,
+    "uniqueItems": _not_unique,
+    "required": missing_keys,
+    "oneOf": handler_or_command,
+    "not": cron_and_crons,
+    "dependencies": without_effect,
+    "else": policy_and_delays,
+}
+"""By keyword of the schema: the function that reports its violations, in this order."""

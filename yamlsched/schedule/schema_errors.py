@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
 from typing import Any
 
 from yamlsched import durations
@@ -21,7 +20,6 @@ from yamlsched.schedule.schema import (
     SCHEMA,
     Schema,
     needed_keys,
-    not_a_tag,
 )
 from yamlsched.text import described, join_words, quoted
 
@@ -80,7 +78,6 @@ MAX_COMMAND_LINE_CHARS = 200
 PLAIN_ITEM = re.compile(r"[A-Za-z0-9_./-]+")
 NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
 """What only a shell acts on."""
-SIZE_UNITS = {"maxItems": "items", "maxProperties": "entries", "maxLength": "characters"}
 FORMER_KEYS = {
     "executor": "Write queue: NAME, and describe it at the top level: queues: {NAME: {...}}",
     "executors": "Write queues: {NAME: {...}}, and queue: NAME in its jobs.",
@@ -188,59 +185,10 @@ def _argv(line: str) -> str:
     return "Write a list: [program, argument], or for a shell [/bin/sh, -c, '...']"
 
 
-def _not_a_choice(spot: Spot, schema: Schema, findings: Findings) -> None:
-    choices = schema["enum"]
-    message = f"{spot}: {quoted(spot.value)} is not one of {', '.join(choices)}"
-    remedy = findings.source.did_you_mean(spot.value, choices, f"Write {join_words(choices)}.")
-    findings.error(spot, "YS104", message, remedy)
-
-
-def _too_short(spot: Spot, schema: Schema, findings: Findings) -> None:
-    remedy = (
-        "List at least one, or remove the key."
-        if "minItems" in schema
-        else "Add a value, or remove the key."
-    )
-    findings.error(spot, "YS108", f"{spot} is empty", remedy)
-
-
-def _too_long(spot: Spot, schema: Schema, findings: Findings) -> None:
-    unit, limit = next(
-        (unit, schema[keyword]) for keyword, unit in SIZE_UNITS.items() if keyword in schema
-    )
-    findings.error(
-        spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it."
-    )
-
-
-def _not_the_version(spot: Spot, schema: Schema, findings: Findings) -> None:
-    known = schema["const"]
-    message = f"{spot} {quoted(spot.value)} is not supported; this yamlsched reads version {known}"
-    findings.error(spot, "YS110", message, f"Write {spot.path[-1]}: {known}")
-
-
-def _out_of_range(spot: Spot, schema: Schema, findings: Findings) -> None:
-    low, high = schema["minimum"], schema["maximum"]
-    message = f"{spot}: {quoted(spot.value)} is not in {low}-{high}"
-    findings.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
-
-
-def _not_unique(spot: Spot, schema: Schema, findings: Findings) -> None:
-    seen: dict[str, Spot] = {}
-    for item in spot.children():
-        first = seen.setdefault(item.value, item) if isinstance(item.value, str) else item
-        if first is not item:
-            message = f"{spot} contains {quoted(item.value)} twice"
-            notes = [(first.node.start, "the first one is here")]
-            findings.error(item, "YS109", message, "Remove one of the two.", notes=notes)
-
-
-def _no_match(spot: Spot, schema: Schema, findings: Findings) -> None:
-    PATTERNS.get(schema["pattern"], not_a_tag)(spot, findings)
-
-
-def _unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
+def unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report the keys that the schema does not have, and note which ones were probably meant."""
+    if schema["additionalProperties"] is not False:
+        return
     properties: dict[str, Schema] = schema["properties"]
     ignored = tuple(pattern.removeprefix("^") for pattern in schema.get("patternProperties", ()))
     for child in map(spot.child, spot.value):
@@ -306,7 +254,7 @@ def _place_of(spot: Spot) -> str:
     return "" if parent else "For anchors and notes, start the key with x-"
 
 
-def _missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
+def missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
     keys = [
         key
         for key in schema["required"]
@@ -325,8 +273,8 @@ def _missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
         )
 
 
-def _without_effect(spot: Spot, schema: Schema, findings: Findings) -> None:
-    for key, dependency in SCHEMA["definitions"]["job"]["dependencies"].items():
+def without_effect(spot: Spot, schema: Schema, findings: Findings) -> None:
+    for key, dependency in schema["dependencies"].items():
         child, needed = spot.get(key), needed_keys(dependency)
         is_needed = not any(
             name in spot.value or (*spot.path, name) in findings.intended for name in needed
@@ -339,10 +287,8 @@ def _without_effect(spot: Spot, schema: Schema, findings: Findings) -> None:
             findings.error(child.key, "YS114", message, f"Remove it, or give the job {what}.")
 
 
-def _handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
+def handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report a job that has neither, or both."""
-    if not isinstance(spot.value, dict):
-        return
     if "handler" in spot.value and "command" in spot.value:
         both = sorted(
             (spot.child(key) for key in ("handler", "command")),
@@ -351,15 +297,19 @@ def _handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
         notes = [(both[0].key.node.start, "the first one is here")]
         message = f"{spot} has a handler and a command"
         findings.error(both[1].key, "YS119", message, "Remove one of the two.", notes=notes)
-    elif (
-        not any((*spot.path, key) in findings.intended for key in ("handler", "command"))
-        and not spot.node.has_errors
+    elif not (
+        "handler" in spot.value
+        or "command" in spot.value
+        or any((*spot.path, key) in findings.intended for key in ("handler", "command"))
+        or spot.node.has_errors
     ):
         message = f'{spot} has no key "handler" or "command"'
         findings.error(spot.key, "YS103", message, MISSING["handler"])
 
 
-def _cron_and_crons(spot: Spot, schema: Schema, findings: Findings) -> None:
+def cron_and_crons(spot: Spot, schema: Schema, findings: Findings) -> None:
+    if "cron" not in spot.value or "crons" not in spot.value:
+        return
     both = sorted(
         (spot.child(key) for key in ("cron", "crons")), key=lambda child: child.key.node.start
     )
@@ -376,7 +326,8 @@ def policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
     if not findings.is_valid(spot):
         return
     policy, delays = spot.get("policy"), spot.get("delays")
-    if delays:
+    has_steps = policy is not None and policy.value == "steps"
+    if delays and not has_steps:
         message = (
             f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does"
             " not use"
@@ -384,36 +335,10 @@ def policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
         findings.error(
             delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay."
         )
-    elif policy:
+    elif policy and has_steps and not delays:
         findings.error(
             policy,
             "YS113",
             f"{spot} has the policy steps, but no delays",
             "Add delays: [1m, 10m, 1h]",
         )
-
-
-Report = Callable[[Spot, Schema, Findings], None]
-REPORTERS: dict[str, Report] = {
-    "additionalProperties": _unknown_keys,
-    "const": _not_the_version,
-    "dependencies": _without_effect,
-    "anyOf": _without_effect,
-    "enum": _not_a_choice,
-    "maxItems": _too_long,
-    "maxLength": _too_long,
-    "maxProperties": _too_long,
-    "maximum": _out_of_range,
-    "minItems": _too_short,
-    "minLength": _too_short,
-    "minimum": _out_of_range,
-    "not": _cron_and_crons,
-    "oneOf": _handler_or_command,
-    "pattern": _no_match,
-    "required": _missing_keys,
-    "type": wrong_type,
-    "uniqueItems": _not_unique,
-}
-"""The function that reports violations of each keyword."""
-LAST = (_missing_keys, _handler_or_command, _without_effect, policy_and_delays)
-"""These run last, because they depend on the others: a misspelt key is not missing."""

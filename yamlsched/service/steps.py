@@ -206,9 +206,7 @@ def file_targets(schedule: ScheduleFile, synced: SyncResult) -> Mapping[str, Not
     """Return the targets of notifications that the file has."""
     if synced.jobs:
         return dict(next(iter(synced.jobs.values())).targets)
-    return load(
-        schedule.data, schedule.path, schedule.environment or None, synced.is_validated
-    ).notify
+    return load(schedule.data, schedule.path, schedule.environment or None).notify
 
 
 def restore_targets(

@@ -256,9 +256,7 @@ def claimable_jobs(
     """
     jobs = result.jobs
     if jobs is None:
-        loaded = load.load(
-            schedule.data, schedule.path, schedule.environment or None, result.is_validated
-        )
+        loaded = load.load(schedule.data, schedule.path, schedule.environment or None)
         jobs = result.jobs = loaded.jobs
         result.queues = frozenset(loaded.queues) if loaded.is_readable else None
         _report_left_out(

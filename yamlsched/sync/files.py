@@ -112,9 +112,8 @@ class SyncResult:
     """What a sync did and found.
 
     ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read;
-    ``is_readable`` is false if it could not be parsed. ``is_validated``: this version of yamlsched
-    has applied the file, with the same time zone data, so it needs no second check. ``queues`` are
-    the names of those of the file, if it had to be read.
+    ``is_readable`` is false if it could not be parsed. ``queues`` are the names of those of the file,
+    if it had to be read.
     """
 
     namespace: str | None
@@ -126,7 +125,6 @@ class SyncResult:
     jobs: dict[str, Job] | None = None
     queues: frozenset[str] | None = None
     is_readable: bool = True
-    is_validated: bool = False
 
     @property
     def may_claim(self) -> bool:

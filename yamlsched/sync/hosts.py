@@ -139,8 +139,7 @@ def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
     """Return the result for a file that is in use and needs no reading, None for any other."""
     if snapshot.has_lost_limits or snapshot.verdict(schedule) is not Verdict.CURRENT:
         return None
-    is_validated = snapshot.in_use is not None and snapshot.in_use.version == schedule.version
-    return SyncResult(snapshot.namespace, Verdict.CURRENT, is_validated=is_validated)
+    return SyncResult(snapshot.namespace, Verdict.CURRENT)
 
 
 def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
