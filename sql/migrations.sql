@@ -1,9 +1,3 @@
--- name: version
-select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported),
-    0) as oldest_supported,
-       coalesce(jsonb_object_agg(m.version, m.checksum), '{}') as checksums
-from yamlsched.migrations m;
-
 -- name: lock
 -- One process at a time, until its transaction ends. Only the owner of the tables may take this
 -- lock.
@@ -36,11 +30,11 @@ join pg_catalog.pg_roles o on o.oid = n.nspowner
 where n.nspname = 'yamlsched';
 
 -- name: applied
-select m.version, m.checksum, m.oldest_supported from yamlsched.migrations m order by m.version;
+select m.version, m.checksum from yamlsched.migrations m order by m.version;
 
 -- name: record
-insert into yamlsched.migrations (version, name, checksum, oldest_supported)
-values (%(version)s, %(name)s, %(checksum)s, %(oldest_supported)s);
+insert into yamlsched.migrations (version, name, checksum)
+values (%(version)s, %(name)s, %(checksum)s);
 
 -- name: hidden
 -- The tables of which policies hide rows from the current user.

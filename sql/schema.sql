@@ -6,9 +6,7 @@ create table yamlsched.migrations (
     version    integer primary key,
     name       text not null,
     checksum   text not null,  -- sha256 of the file: a released one is never edited
-    oldest_supported integer not null,  -- hosts made for this version or a later one can work
-    applied_at timestamptz not null default clock_timestamp(),
-    constraint supports_itself check (oldest_supported between 1 and version)
+    applied_at timestamptz not null default clock_timestamp()
 );
 
 -- The identity of the database. Every key that is passed to a provider contains it, so that no two

@@ -116,8 +116,7 @@ STATES = {
     "applied with other time zone data": State(sql=f"{IN_USE} set tzdata_version = '2020a'"),
     "a changed migration": State(sql="update yamlsched.migrations set checksum = 'x'"),
     "newer tables": State(
-        sql="insert into yamlsched.migrations (version, name, checksum, oldest_supported)"
-        " values (9999, 'x', 'x', 9999)"
+        sql="insert into yamlsched.migrations (version, name, checksum) values (9999, 'x', 'x')"
     ),
     "no tables": State(sql="drop schema yamlsched cascade"),
 }

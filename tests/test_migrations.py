@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from support.command_line import Cli, command_line
-from support.rows import a_job, value
+from support.rows import a_job
 from yamlsched import db as store
 from yamlsched.db import migrations
-from yamlsched.db.migrations import Migration, NewerTables, Tables, WrongTables
+from yamlsched.db.migrations import Migration, NewerTables, WrongTables
 from yamlsched.extras.doctor import server as doctor_server
 
 Db = psycopg.Connection[Any]
@@ -21,10 +21,7 @@ OWN = migrations.latest_version()
 ADDED = Migration(
     OWN + 1,
     f"{OWN + 1:04}_note",
-    f"-- oldest_supported: {OWN}\nalter table yamlsched.effects add note text;",
-)
-CHANGED = Migration(
-    OWN + 2, f"{OWN + 2:04}_renamed", "alter table yamlsched.effects rename note to remark;"
+    "alter table yamlsched.effects add note text;",
 )
 
 
@@ -73,7 +70,7 @@ def test_the_schema_is_version_1_and_each_numbered_file_makes_the_next(
         migrations.all_migrations.cache_clear()
 
     assert (first.version, first.name) == (1, "0001_schema")
-    assert migrations.applied(connection)[:2] == (2, 1)
+    assert migrations.applied(connection) == {1: first.checksum, 2: added.checksum}
 
 
 def rows(db: Db) -> list[Any]:
@@ -88,76 +85,34 @@ def migrate_as_newer(db: Db, *added: Migration) -> None:
         migrations.migrate(db)
 
 
-@pytest.mark.parametrize(
-    ("found", "answer"),
-    [
-        (Tables(0, 0), True),
-        (Tables(OWN - 1, 1), True),
-        (Tables(OWN, 1), False),
-        (Tables(OWN, OWN), False),
-        (Tables(OWN + 1, OWN), False),
-        (Tables(OWN + 7, 1), False),
-        (Tables(OWN + 1, OWN + 1), NewerTables),
-        (Tables(OWN + 7, OWN + 1), NewerTables),
-    ],
-)
-def test_tables_are_used_if_they_support_this_version_and_migrated_if_they_are_older(
-    found: Tables, answer: Any
+def test_tables_are_migrated_if_they_are_older_and_refused_if_they_are_newer() -> None:
+    own = {each.version: each.checksum for each in migrations.all_migrations()}
+
+    assert migrations.must_migrate({}) is True
+    assert migrations.must_migrate(own) is False
+    with pytest.raises(NewerTables, match="upgrade yamlsched on this host"):
+        migrations.must_migrate({**own, OWN + 1: "x"})
+
+
+def test_older_tables_are_refused_unless_they_may_be_migrated(
+    db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(answer, bool):
-        assert migrations.must_migrate(found, apply=True) is answer
-    else:
-        with pytest.raises(answer, match="upgrade yamlsched on this host"):
-            migrations.must_migrate(found, apply=True)
-    if answer is True:
-        with pytest.raises(WrongTables, match='run "yamlsched migrate"'):
-            migrations.must_migrate(found, apply=False)
+    release(monkeypatch, ADDED)
+
+    with pytest.raises(WrongTables, match=f'version {OWN} of {OWN + 1}: run "yamlsched migrate"'):
+        migrations.ensure_usable(db, apply=False)
+    migrations.ensure_usable(db, apply=True)
+
+    assert max(migrations.applied(db)) == OWN + 1
 
 
-def test_each_migration_supports_itself_and_none_that_is_newer(db: Db) -> None:
-    for migration in (*migrations.all_migrations(), ADDED, CHANGED):
-        assert 1 <= migration.oldest_supported <= migration.version
-    assert (ADDED.oldest_supported, CHANGED.oldest_supported) == (OWN, OWN + 2)
-    with pytest.raises(psycopg.errors.CheckViolation):
-        db.execute(
-            "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (%s, 'x', '', %s)",
-            [OWN + 1, OWN + 2],
-        )
-
-
-def test_every_verb_works_on_newer_tables_that_support_it(db: Db, cli: Cli) -> None:
-    migrate_as_newer(db, ADDED)
-
-    for verb in (
-        ["sync"],
-        ["enqueue", "gc"],
-        ["tick"],
-        ["status"],
-        ["runs"],
-        ["show", "1"],
-        ["plan"],
-        ["metrics"],
-    ):
-        assert (verb, cli(*verb).code) == (verb, 0)
-    assert value(db, "select status from yamlsched.job_runs") == "succeeded"
-    assert cli("migrate").out == (
-        f"the tables are up to date: version {OWN + 1}, of a newer yamlsched; they support version {OWN}, that of this "
-        "host\n"
-    )
-    found = doctor_server.tables(db)
-    assert (found.level, found.remedy) == ("warn", "upgrade yamlsched on this host too")
-    assert str(OWN + 1) in found.what
-
-
-def test_no_verb_works_on_newer_tables_that_do_not_support_it_and_nothing_is_changed(
-    db: Db, cli: Cli
-) -> None:
+def test_no_verb_works_on_newer_tables_and_nothing_is_changed(db: Db, cli: Cli) -> None:
     cli("sync")
     a_job(db)
-    migrate_as_newer(db, ADDED, CHANGED)
+    migrate_as_newer(db, ADDED)
     said = (
-        f"yamlsched: the database has tables of version {OWN + 2}, created by a newer yamlsched. They support hosts "
-        f"with version {OWN + 2} or later, and this one has {OWN}: upgrade yamlsched on this host\n"
+        f"yamlsched: the database has tables of version {OWN + 1}, created by a newer yamlsched, and "
+        f"this one works with version {OWN}: upgrade yamlsched on this host\n"
     )
     before = rows(db)
 
@@ -186,37 +141,27 @@ def test_no_verb_works_on_newer_tables_that_do_not_support_it_and_nothing_is_cha
     assert rows(db) == before
 
 
-def test_migrate_reports_which_hosts_continue_and_dry_run_changes_nothing(
+def test_dry_run_reports_what_would_be_applied_and_changes_nothing(
     db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = migrations.applied(db)
     release(monkeypatch, ADDED)
-    continues = (
-        f"hosts with version {OWN} or later continue to work: upgrade them one after the other\n"
-    )
-    assert cli("migrate", "--dry-run").out == f"would apply {ADDED.name}\n{continues}"
-    assert migrations.applied(db) == before
-    assert cli("migrate").out == f"applied {ADDED.name}\n{continues}"
-    assert migrations.applied(db)[:2] == (OWN + 1, OWN)
 
-    release(monkeypatch, CHANGED)
-    stop = (
-        f"hosts with a version before {OWN + 2} stop working until yamlsched is upgraded on them\n"
-    )
-    assert cli("migrate", "--dry-run").out == f"would apply {CHANGED.name}\n{stop}"
-    assert cli("migrate").out == f"applied {CHANGED.name}\n{stop}"
-    assert migrations.applied(db)[:2] == (OWN + 2, OWN + 2)
+    assert cli("migrate", "--dry-run").out == f"would apply {ADDED.name}\n"
+    assert migrations.applied(db) == before
+    assert cli("migrate").out == f"applied {ADDED.name}\n"
+    assert max(migrations.applied(db)) == OWN + 1
     assert cli("migrate").out == cli("migrate", "--dry-run").out == "the tables are up to date\n"
 
 
-def test_printed_migrations_record_what_they_support(
+def test_printed_migrations_record_what_they_apply(
     empty_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release(monkeypatch, ADDED)
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         connection.execute(cli("migrate", "--sql").out.encode())
     with store.connect(empty_dsn) as db:
-        assert migrations.applied(db)[:2] == (OWN + 1, OWN)
+        assert max(migrations.applied(db)) == OWN + 1
         assert migrations.migrate(db) == []
 
 

@@ -1,18 +1,14 @@
 """The versions of the tables: which exist, which are applied, and applying them.
 
 Version 1 is ``sql/schema.sql``. Each ``sql/migrations/NNNN_what.sql``, from 0002 on, makes the next
-one. Hosts are upgraded one after the other, so an older yamlsched may meet newer tables. A
-migration says in its header which it still supports: ``-- oldest_supported: N``, made for version N
-or later. Without that line an older one refuses them.
+one. A yamlsched works with the tables of its own version only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psycopg
@@ -28,26 +24,12 @@ leases.
 """
 
 
-OLDEST_SUPPORTED = re.compile(r"^-- oldest_supported: ([0-9]+)$", re.MULTILINE)
-
-
 class WrongTables(EnvironmentFailed):
     """The tables are missing, or not those that this yamlsched works with."""
 
 
 class NewerTables(WrongTables):
-    """A newer yamlsched has migrated the tables, and they do not support this one any more."""
-
-
-class Tables(NamedTuple):
-    """The tables in a database: the version of the latest migration, and the oldest that they
-    support. 0: none.
-    """
-
-    version: int
-    oldest_supported: int
-    checksums: Mapping[str, str] = MappingProxyType({})
-    """Of each migration's file, by version; empty if the role may not read them."""
+    """A newer yamlsched has migrated the tables."""
 
 
 class Migration(NamedTuple):
@@ -60,14 +42,6 @@ class Migration(NamedTuple):
     @property
     def checksum(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def oldest_supported(self) -> int:
-        """The version that a yamlsched must at least be made for to work with the tables after this
-        migration.
-        """
-        match = OLDEST_SUPPORTED.search(self.text)
-        return int(match[1]) if match else self.version
 
 
 @cache
@@ -84,68 +58,57 @@ def latest_version() -> int:
     return all_migrations()[-1].version
 
 
-def applied(connection: psycopg.Connection[Any]) -> Tables:
-    """Return the tables in the database: those of this yamlsched if the role may not read it."""
+def applied(connection: psycopg.Connection[Any]) -> dict[int, str]:
+    """Return the checksums of the applied migrations by version: those of this yamlsched if the
+    role may not read them.
+    """
+    sql = load("migrations")
     try:
-        row = connection.execute(load("migrations")["version"]).fetchone()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        return Tables(0, 0)
+        [table] = connection.execute(sql["exists"]).fetchall()
+        rows = connection.execute(sql["applied"]).fetchall() if table.found else []
     except psycopg.errors.InsufficientPrivilege:
         # a role that may only enqueue; its statements will fail if they are outdated
-        return Tables(latest_version(), latest_version())
-    if row is None:
-        return Tables(0, 0)
-    return Tables(row.version, row.oldest_supported, row.checksums)
+        return {migration.version: migration.checksum for migration in all_migrations()}
+    return {row.version: row.checksum for row in rows}
 
 
 def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
-    """Migrate older tables if ``apply``. Raises like ``must_migrate``, ``refuse_changed`` and
-    ``refuse_hidden``.
+    """Migrate older tables if ``apply``. Raises WrongTables for all others that are not ours, and
+    like ``refuse_hidden``.
     """
     refuse_hidden(connection)
-    tables = applied(connection)
-    if must_migrate(tables, apply):
+    checksums = applied(connection)
+    if not must_migrate(checksums):
+        return
+    if apply:
         migrate(connection)
-    else:
-        refuse_changed(tables.checksums)
+        return
+    what = "has no tables of yamlsched yet"
+    if checksums:
+        what = f"has tables of version {max(checksums)} of {latest_version()}"
+    raise WrongTables(f'the database {what}: run "yamlsched migrate"')
 
 
-def must_migrate(tables: Tables, apply: bool) -> bool:
-    """Return whether the tables are older than this yamlsched needs.
+def must_migrate(checksums: Mapping[int, str]) -> bool:
+    """Return whether migrations are missing, given those that are applied.
 
-    Raises WrongTables for older ones without ``apply``, and NewerTables for newer ones that do not
-    support it.
+    Raises NewerTables if a newer yamlsched applied more, WrongTables if one was applied from another
+    file than ours.
     """
-    own = latest_version()
-    if tables.oldest_supported > own:
+    version, own = max(checksums, default=0), latest_version()
+    if version > own:
         raise NewerTables(
-            f"the database has tables of version {tables.version}, created by a newer yamlsched."
-            f" They support hosts with version {tables.oldest_supported} or later, and this one has"
-            f" {own}: upgrade yamlsched on this host"
+            f"the database has tables of version {version}, created by a newer yamlsched, and this"
+            f" one works with version {own}: upgrade yamlsched on this host"
         )
-    if tables.version < own and not apply:
-        what = (
-            "has no tables of yamlsched yet"
-            if tables.version == 0
-            else f"has tables of version {tables.version} of {own}"
-        )
-        raise WrongTables(f'the database {what}: run "yamlsched migrate"')
-    return tables.version < own
-
-
-def refuse_changed(checksums: Mapping[str, str]) -> None:
-    """Raise WrongTables if a migration was applied from another file than ours."""
     for migration in all_migrations():
-        _refuse_changed(migration, checksums)
-
-
-def _refuse_changed(migration: Migration, checksums: Mapping[str, str]) -> None:
-    if checksums.get(str(migration.version), migration.checksum) != migration.checksum:
-        raise WrongTables(
-            f"migration {migration.name} was applied from a different file than the one in this"
-            " yamlsched: the tables may differ from what it expects; install the version that"
-            " created them"
-        )
+        if checksums.get(migration.version, migration.checksum) != migration.checksum:
+            raise WrongTables(
+                f"migration {migration.name} was applied from a different file than the one in this"
+                " yamlsched: the tables may differ from what it expects; install the version that"
+                " created them"
+            )
+    return version < own
 
 
 def refuse_hidden(connection: psycopg.Connection[Any]) -> None:
@@ -220,8 +183,8 @@ def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[
 
     With ``dry_run`` nothing is applied.
 
-    Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the
-    database is not supported, or the schema is somebody else's.
+    Raises like ``must_migrate``, and EnvironmentFailed if the database is not supported, or the
+    schema is somebody else's.
     """
     try:
         return _migrate(connection, dry_run)
@@ -237,27 +200,16 @@ def _migrate(connection: psycopg.Connection[Any], dry_run: bool) -> list[Migrati
     sql = load("migrations")
     with connection.transaction():
         refuse_unsupported(connection)
-        exists = connection.execute(sql["exists"]).fetchone()
-        if exists and exists.found and not dry_run:
+        [table] = connection.execute(sql["exists"]).fetchall()
+        if table.found and not dry_run:
             connection.execute(sql["lock"])
-        refuse_foreign_schema(connection, is_migrated=bool(exists and exists.found))
-        rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
-        checksums = {str(row.version): row.checksum for row in rows}
-        oldest_supported = max([row.oldest_supported for row in rows], default=0)
-        must_migrate(
-            Tables(max([row.version for row in rows], default=0), oldest_supported), apply=True
-        )
-        missing = []
-        for migration in all_migrations():
-            _refuse_changed(migration, checksums)
-            if str(migration.version) not in checksums:
-                missing.append(migration)
-                if not dry_run:
-                    connection.execute(migration.text.encode())
-                    numbers = {
-                        "version": migration.version,
-                        "oldest_supported": migration.oldest_supported,
-                    }
-                    names = {"name": migration.name, "checksum": migration.checksum}
-                    connection.execute(sql["record"], {**numbers, **names})
+        refuse_foreign_schema(connection, is_migrated=table.found)
+        checksums = applied(connection)
+        must_migrate(checksums)
+        missing = [each for each in all_migrations() if each.version not in checksums]
+        for migration in [] if dry_run else missing:
+            connection.execute(migration.text.encode())
+            connection.execute(
+                sql["record"], {**migration._asdict(), "checksum": migration.checksum}
+            )
     return missing

@@ -55,9 +55,8 @@ def loop(
     """Work and sync until stopped. ``tasks`` are executed beside the worker. A worker with an id
     reads the file instead.
 
-    Raises NewerTables if the tables were migrated meanwhile and do not support this version any
-    more. A run that dies is logged, but is not a finding: only a loop that may not start has
-    findings.
+    Raises NewerTables if a newer yamlsched has migrated the tables meanwhile. A run that dies is
+    logged, but is not a finding: only a loop that may not start has findings.
     """
     result, syncs = WorkResult(), options.worker is None
     schedule = replace(target.read_file(), syncs=syncs)
@@ -164,8 +163,8 @@ class SyncTask:
     async def run(self, worker: Worker) -> None:
         """Sync until the worker ends. A sync that fails is logged, and tried again the next minute.
 
-        Tables that do not support this version any more stop the worker: its handlers have the
-        grace period to finish.
+        Tables that a newer yamlsched has migrated stop the worker: its handlers have the grace
+        period to finish.
         """
         hangup = asyncio.Event()
         is_hangup = False

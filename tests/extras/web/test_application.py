@@ -70,11 +70,10 @@ def test_a_database_without_tables_says_which_command_creates_them(
         ),
         (
             OWN,
-            "insert into yamlsched.migrations (version, name, checksum, oldest_supported) "
-            f"values ({OWN + 1}, '9_x', '', {OWN + 1}); "
+            "insert into yamlsched.migrations (version, name, checksum) "
+            f"values ({OWN + 1}, '9_x', ''); "
             "alter view yamlsched.job_states rename column queued to waiting",
-            f"They support hosts with version {OWN + 1} or later, and this one has {OWN}: "
-            "upgrade yamlsched on this host.",
+            f"and this one works with version {OWN}: upgrade yamlsched on this host.",
         ),
         (
             OWN,
@@ -257,9 +256,9 @@ def test_tables_that_no_longer_support_this_page_end_the_use_of_open_sessions(
     )
     assert confirm(page, first).status_code == 303
 
-    # when a newer yamlsched migrates the tables, which do not support this one any more
+    # when a newer yamlsched migrates the tables, so that this one stops
     db.execute(
-        "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9999, '9999_x', '', 9999)"
+        "insert into yamlsched.migrations (version, name, checksum) values (9999, '9999_x', '')"
     )
 
     # then nothing is done, and nothing is shown
