@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import re
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -340,30 +339,6 @@ def test_the_last_progress_is_written_in_the_transaction_of_the_outcome(
     with pytest.raises(RuntimeError):
         asyncio.run(write())
     assert rows(db) == []
-
-
-def test_a_note_is_escaped_for_a_database_without_its_characters(server: str) -> None:
-    name = f"latin_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(
-            f"create database {name} template template0 encoding latin1 locale 'C'".encode()
-        )
-    latin = psycopg.conninfo.make_conninfo(server, dbname=name)
-    try:
-        with connections.connect(latin) as db:
-            connections.migrations.migrate(db)
-            a_job(db, "mail")
-            run = a_started_run(db, latin)
-            claimed = ClaimedRun(
-                run.id, "mail", None, None, 1, 5, "{}", False, 60.0, run.backend.locked_by
-            )
-
-            assert report(latin, (claimed, Progress(1.0, None, "5 €"))) == {run.id}
-
-            assert value(db, "select note from yamlsched.attempt_progress") == r"5 \u20ac"
-    finally:
-        with psycopg.connect(server, autocommit=True) as admin:
-            admin.execute(f"drop database {name} with (force)".encode())
 
 
 # -- real processes

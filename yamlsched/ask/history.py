@@ -18,7 +18,6 @@ from yamlsched import durations
 from yamlsched.ask import runs
 from yamlsched.ask.edits import in_use
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
-from yamlsched.db.connection import escape_for
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
@@ -66,7 +65,7 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
         return namespace
     if file.is_file():
         data = schedule_file.read(file)
-        place = {"hash": hashlib.sha256(data).hexdigest(), **_place(connection, file)}
+        place = {"hash": hashlib.sha256(data).hexdigest(), **_place(file)}
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
             [known] = fetch_column(connection, load("history")["namespace_of_file"], place)
             return known or _namespace_in(data, file)
@@ -87,14 +86,13 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
 def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path) -> bool:
     """Return whether an option names ``namespace`` for ``file`` on this host."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-        place = {"namespace": namespace, **_place(connection, file)}
+        place = {"namespace": namespace, **_place(file)}
         return bool(fetch_column(connection, load("history")["is_named"], place)[0])
     return False
 
 
-def _place(connection: psycopg.Connection[Any], file: Path) -> dict[str, str]:
-    place = {"host": socket.gethostname(), "path": str(schedule_file.absolute(file))}
-    return {name: escape_for(connection, text) for name, text in place.items()}
+def _place(file: Path) -> dict[str, str]:
+    return {"host": socket.gethostname(), "path": str(schedule_file.absolute(file))}
 
 
 def namespace_in_file(file: Path) -> str:

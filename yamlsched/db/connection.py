@@ -8,7 +8,6 @@ another session, so ``set local`` configures each transaction.
 from __future__ import annotations
 
 import asyncio
-import codecs
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
@@ -254,28 +253,6 @@ def _translate_errors() -> Iterator[None]:
         yield
     except psycopg.OperationalError as error:
         raise EnvironmentFailed(describe(error)) from error
-
-
-def escape_for(connection: psycopg.Connection[Any], text: str) -> str:
-    """Return ``text`` with the characters escaped that the encoding of the database
-    does not have.
-    """
-    encoding = connection.info.parameter_status("server_encoding") or "UTF8"
-    return (
-        text
-        if encoding == "UTF8"
-        else text.encode(_codec(encoding), "backslashreplace").decode(_codec(encoding))
-    )
-
-
-def _codec(encoding: str) -> str:
-    """Return Python's name of an encoding of PostgreSQL; ASCII, which all have, for one that Python
-    does not know.
-    """
-    try:
-        return codecs.lookup(encoding.replace("WIN", "cp").replace("KOI8", "koi8_")).name
-    except LookupError:
-        return "ascii"
 
 
 def describe(error: psycopg.Error) -> str:

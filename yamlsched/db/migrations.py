@@ -138,19 +138,17 @@ def few_connections(connection: psycopg.Connection[Any]) -> str | None:
 
 
 def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
-    """Raise EnvironmentFailed if the server is too old, or the database accepts strings that are
-    not valid text.
-    """
+    """Raise EnvironmentFailed if the server is too old, or the database cannot store every text."""
     [server] = connection.execute(load("migrations")["support"]).fetchall()
     if server.version // 10_000 < MIN_MAJOR:
         raise EnvironmentFailed(
             f"PostgreSQL {server.version_text} is not supported: yamlsched works with versions"
             f" {MIN_MAJOR} to {MAX_MAJOR}"
         )
-    if server.encoding == "SQL_ASCII":
+    if server.encoding != "UTF8":
         raise EnvironmentFailed(
-            "the database's encoding is SQL_ASCII, which does not validate text: create a database"
-            " with encoding UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
+            f"the database's encoding is {server.encoding}, which cannot store every text: create a"
+            " database with encoding UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
         )
 
 

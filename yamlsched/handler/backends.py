@@ -122,7 +122,7 @@ class PostgresBackend:
         LeaseLost if it is lost.
         """
         if last is not None:
-            connection.execute(*progress.last_report(connection, self._fence, last))
+            connection.execute(*progress.last_report(self._fence, last))
         with _translated(enqueued):
             for parameters in statements.fan_out(self.namespace, self.run_id, enqueued):
                 connection.execute(load("enqueue")["enqueue_many"], parameters)
@@ -188,7 +188,7 @@ class PostgresBackend:
     ) -> None:
         """See ``succeed``."""
         if last is not None:
-            await connection.execute(*progress.last_report(connection, self._fence, last))
+            await connection.execute(*progress.last_report(self._fence, last))
         with _translated(enqueued):
             for parameters in statements.fan_out(self.namespace, self.run_id, enqueued):
                 await connection.execute(load("enqueue")["enqueue_many"], parameters)

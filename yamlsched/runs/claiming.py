@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.db.connection import escape_for
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import (
     DEFAULT_QUEUE,
@@ -269,7 +268,6 @@ def scope(
     parameters = {"namespace": namespace, "names": list(names), "has_end": has_end}
     row = connection.execute(load("runs")["scope"], parameters).fetchone()
     assert row is not None
-    revision = revision and escape_for(connection, revision)
     timeouts = zip(row.ids, row.timeouts, strict=True)
     return ClaimScope(row.newest, tuple(sorted(row.others)), revision, tuple(timeouts))
 

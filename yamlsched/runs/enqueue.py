@@ -380,12 +380,6 @@ def translate_errors(job: str) -> Iterator[None]:
         raise EnvironmentFailed(
             "the tables of yamlsched are missing or outdated: run yamlsched migrate"
         ) from error
-    except psycopg.errors.UntranslatableCharacter as error:
-        raise Refused(
-            f'payload or key of job "{job}" has a character that the encoding of the database does'
-            f" not have ({error.diag.message_primary}): leave it out, or use a database with"
-            " encoding UTF8"
-        ) from error
     except psycopg.Error as error:
         if not (error.sqlstate or "").startswith("YS"):
             raise

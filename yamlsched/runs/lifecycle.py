@@ -302,24 +302,6 @@ def last_bytes(output: str) -> tuple[str, int]:
     return kept, len(content) - len(kept.encode())
 
 
-def in_ascii(outcome: Outcome) -> Outcome:
-    """Return ``outcome`` with its texts escaped, for a database whose encoding lacks their
-    characters.
-
-    >>> in_ascii(Outcome(Status.FAILED, error="no \u20ac")).error
-    'no \\\\u20ac'
-    """
-    texts = {name: getattr(outcome, name) for name in ("error", "error_type", "stack", "output")}
-    escaped = {
-        name: text and text.encode("ascii", "backslashreplace").decode()
-        for name, text in texts.items()
-    }
-    if escaped["output"] is None:
-        return outcome._replace(**escaped)
-    escaped["output"], omitted_bytes = last_bytes(escaped["output"])
-    return outcome._replace(**escaped, omitted_bytes=outcome.omitted_bytes + omitted_bytes)
-
-
 def one_line(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     """Return ``text`` as one bounded line without control characters.
 

@@ -152,15 +152,13 @@ async def report(
     locked.
     """
     written: set[int] = set()
-    for parameters in _parameters(reports, _encodable(connection)):
+    for parameters in _parameters(reports):
         cursor = await connection.execute(load("progress")["report"], {**parameters, "now": now})
         written.update(row.run_id for row in await cursor.fetchall())
     return written
 
 
-def _parameters(
-    reports: Sequence[tuple[ClaimedRun, Progress]], is_unicode: bool
-) -> Iterator[dict[str, Any]]:
+def _parameters(reports: Sequence[tuple[ClaimedRun, Progress]]) -> Iterator[dict[str, Any]]:
     for start in range(0, len(reports), MAX_REPORTS_PER_STATEMENT):
         part = reports[start : start + MAX_REPORTS_PER_STATEMENT]
         yield {
@@ -169,39 +167,17 @@ def _parameters(
             "tokens": [run.locked_by for run, _ in part],
             "dones": [progress.done for _, progress in part],
             "totals": [progress.total for _, progress in part],
-            "notes": [_note(progress, is_unicode) for _, progress in part],
+            "notes": [progress.note for _, progress in part],
         }
 
 
-def last_report(
-    connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any],
-    fence: tuple[int, int, str],
-    progress: Progress,
-) -> tuple[bytes, dict[str, Any]]:
+def last_report(fence: tuple[int, int, str], progress: Progress) -> tuple[bytes, dict[str, Any]]:
     """Return the statement that writes the progress of an attempt inside its handler's own
     transaction.
     """
     run_id, attempt, token = fence
-    note = _note(progress, _encodable(connection))
-    numbers = {"done": progress.done, "total": progress.total}
-    return load("progress")["report_in"], {
-        "id": run_id,
-        "attempt": attempt,
-        "token": token,
-        "note": note,
-        **numbers,
-    }
-
-
-def _encodable(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
-    """Return whether the database has all characters."""
-    return connection.info.parameter_status("server_encoding") == "UTF8"
-
-
-def _note(progress: Progress, is_unicode: bool) -> str:
-    return (
-        progress.note if is_unicode else progress.note.encode("ascii", "backslashreplace").decode()
-    )
+    values = {"id": run_id, "attempt": attempt, "token": token, **progress._asdict()}
+    return load("progress")["report_in"], values
 
 
 def of_runs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, StoredProgress]:

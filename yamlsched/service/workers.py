@@ -12,7 +12,6 @@ from psycopg import Connection
 
 from yamlsched import log, plugins
 from yamlsched.db import migrations
-from yamlsched.db.connection import escape_for
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import WorkerTask
 from yamlsched.runs import claiming
@@ -98,9 +97,9 @@ def register(
     """Write the rows of a worker that starts; None: it has to leave."""
     name = WorkerName(
         namespace=namespace,
-        id=options.worker or escape_for(connection, own_id()),
-        host=escape_for(connection, schedule.host),
-        path=escape_for(connection, schedule.path),
+        id=options.worker or own_id(),
+        host=schedule.host,
+        path=schedule.path,
         revision=scope.revision,
         is_own=options.worker is None,
     )

@@ -15,9 +15,8 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from yamlsched import secret_forms
-from yamlsched.db.connection import escape_for
 from yamlsched.db.query import fetch_column, load
-from yamlsched.errors import Refused, ScheduleError, YamlschedError
+from yamlsched.errors import ScheduleError, YamlschedError
 from yamlsched.runs import follow
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import field_changes
@@ -172,10 +171,6 @@ def record(
     changes: Changes,
 ) -> None:
     """Record the edit that applies a file, in the caller's transaction."""
-
-    def storable(text: str | None) -> str | None:
-        return text and escape_for(connection, text)
-
     namespace = str(loaded.namespace)
     settings = field_changes.settings(loaded)
     former = latest_settings(connection, namespace)
@@ -186,13 +181,13 @@ def record(
             "namespace": namespace,
             "environment": schedule.environment,
             "hash": schedule.sha256,
-            "host": storable(schedule.host),
-            "path": storable(schedule.path),
+            "host": schedule.host,
+            "path": schedule.path,
             "yamlsched_version": schedule.version.yamlsched_version,
-            "commit": storable(revision.commit),
+            "commit": revision.commit,
             "is_dirty": revision.is_dirty,
-            "author": storable(revision.author),
-            "subject": storable(revision.subject),
+            "author": revision.author,
+            "subject": revision.subject,
             "counts": changes.summary(),
             "before": (
                 None if former is None else {change.field: change.before for change in fields}
@@ -222,7 +217,6 @@ def converge(
     the future owes nothing.
     """
     rows = {name: to_row(job) for name, job in jobs.items()}
-    _refuse_unencodable(connection, jobs)
     differences = definitions.differences(connection, namespace, list(rows.values()), DEFAULT_ROW)
     known = {d.id for d in differences if d.id is not None}
     scheduled: list[int] = []
@@ -308,23 +302,6 @@ def _execute(
     connection: Connection[Any], name: str, file: str = "definitions", **values: Any
 ) -> None:
     connection.execute(load(file)[name], values)
-
-
-def _refuse_unencodable(connection: Connection[Any], jobs: Mapping[str, Job]) -> None:
-    """Raise Refused if a job has a character that the encoding of the database does not have."""
-    encoding = connection.info.parameter_status("server_encoding")
-    if encoding == "UTF8":
-        return
-    for name, job in jobs.items():
-        for key, shown in KEYS.items():
-            text = json.dumps(shown(getattr(job, key)), ensure_ascii=False, default=str)
-            if (escaped := escape_for(connection, text)) != text:
-                nth = next(n for n, (a, b) in enumerate(zip(text, escaped, strict=False)) if a != b)
-                raise Refused(
-                    f'job "{name}": {key} has the character "{text[nth]}", which a database with'
-                    f" encoding {encoding} cannot store: leave it out, or use a database with"
-                    " encoding UTF8"
-                )
 
 
 def repair_limits(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.connection import escape_for
 from yamlsched.db.query import fetch_column, load
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.in_use import FileInUse, FileVersion, Place, Verdict, decide, is_older
@@ -111,10 +110,7 @@ def poll(
         "namespace": namespace or schedule.namespace_override,
         "is_valid": is_valid,
         "writes": writes and schedule.syncs,
-        "errors": [
-            escape_for(connection, error)[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]
-        ]
-        or None,
+        "errors": [error[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]] or None,
         "now": now,
     }
     with connection.cursor(row_factory=class_row(Snapshot)) as cursor:
@@ -123,13 +119,11 @@ def poll(
 
 
 def place_parameters(connection: Connection[Any], schedule: ScheduleFile) -> dict[str, Any]:
-    """Return the parameters of a place. Its path and host can be stored, whatever the encoding of
-    the database is.
-    """
+    """Return the parameters of a place."""
     return {
         **schedule.version._asdict(),
-        "host": escape_for(connection, schedule.host),
-        "path": escape_for(connection, schedule.path),
+        "host": schedule.host,
+        "path": schedule.path,
         "is_named": schedule.namespace_override is not None,
         "by_hand": schedule.by_hand,
     }
@@ -195,7 +189,7 @@ def use(
         **place_parameters(connection, schedule),
         "namespace": namespace,
         "retention": Jsonb(retention),
-        "commit": commit and escape_for(connection, commit),
+        "commit": commit,
         "now": now,
     }
     connection.execute(load("hosts")["use"], parameters)
@@ -238,7 +232,7 @@ def store_cannot_start(
     parameters = {
         **place_parameters(connection, schedule),
         "names": list(reasons),
-        "reasons": [escape_for(connection, reason) for reason in reasons.values()],
+        "reasons": list(reasons.values()),
         "namespace": namespace,
         "now": now,
     }

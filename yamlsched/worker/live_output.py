@@ -66,8 +66,6 @@ class LiveOutput:
 
 async def _write(attempts: list[Attempt], connection: Connection) -> None:
     texts, omitted = zip(*[attempt.live_output or ("", 0) for attempt in attempts], strict=True)
-    if connection.info.parameter_status("server_encoding") != "UTF8":
-        texts = tuple(text.encode("ascii", "backslashreplace").decode() for text in texts)
     parameters = {
         **fence(attempt.run for attempt in attempts),
         "outputs": list(texts),

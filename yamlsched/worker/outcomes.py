@@ -26,7 +26,6 @@ from yamlsched.runs.lifecycle import (
     Outcome,
     Status,
     after_attempt,
-    in_ascii,
 )
 from yamlsched.worker import clock, leases, live_output
 from yamlsched.worker.attempt import Attempt
@@ -359,19 +358,8 @@ class Outcomes:
             )
 
     def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:
-        """Let an outcome that the database rejects fail its attempt.
-
-        A failure or an output with a character that the database's encoding does not have is
-        written escaped.
-        """
-        is_encodable = not isinstance(error, psycopg.errors.UntranslatableCharacter)
-        if (
-            not pending.is_replaced
-            and not is_encodable
-            and (plain := in_ascii(pending.outcome)) != pending.outcome
-        ):
-            pending.outcome = plain
-        elif pending.is_settled:
+        """Let an outcome that the database rejects fail its attempt."""
+        if pending.is_settled:
             pending.outcome = pending.outcome._replace(output=None)
         else:
             self._fail(pending, str(error.diag.message_primary or error))
@@ -387,10 +375,10 @@ class Outcomes:
                 EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused"
             )
         pending.end = end._replace(usage=pending.outcome.usage)
-        plain = in_ascii(pending.outcome)
+        former = pending.outcome
         pending.outcome = self._outcome(pending.attempt, pending.end)
         pending.outcome = pending.outcome._replace(
-            output=plain.output, omitted_bytes=plain.omitted_bytes
+            output=former.output, omitted_bytes=former.omitted_bytes
         )
         pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = (
             True,

@@ -18,7 +18,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from support.command_line import Cli, command_line
 from support.documents import HOSTILE, Page, assert_harmless
-from support.project import a_project
 from support.rows import a_job
 from yamlsched import db as store
 from yamlsched.db import migrations
@@ -109,52 +108,19 @@ def test_the_doctor_reports_that_a_server_is_a_standby(
 # -- encodings and versions
 
 
-def test_migrate_refuses_a_sql_ascii_database_and_the_doctor_reports_it(
-    server: str, cli: Cli
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_migrate_refuses_a_database_that_is_not_utf8_and_the_doctor_reports_it(
+    server: str, cli: Cli, encoding: str
 ) -> None:
-    with a_database(server, "SQL_ASCII") as dsn:
+    with a_database(server, encoding) as dsn:
         result = cli("migrate", "--dsn", dsn)
         assert result.code == 3
-        assert "the database's encoding is SQL_ASCII" in result.err
+        assert f"the database's encoding is {encoding}" in result.err
         assert "UTF8" in result.err
 
         result = cli("doctor", "--dsn", dsn)
         assert result.code == 1
         assert "fail  encoding" in result.out
-
-
-def test_a_character_that_the_encoding_lacks_is_recorded_with_an_escape(
-    server: str, tmp_path: Path
-) -> None:
-    with a_database(server, "LATIN1") as dsn:
-        with store.connect(dsn) as connection:
-            migrations.migrate(connection)
-        with a_project(tmp_path, dsn) as project:
-            always = {"output": {"keep": "always"}}
-            project.sync(
-                fails={"max_attempts": 1},
-                pays_in_euro={"max_attempts": 1},
-                nap={},
-                prints_then=always,
-            )
-            [known] = project.enqueue("fails", {"text": "déjà vu"})
-            [unknown] = project.enqueue("pays_in_euro")
-            naps = project.enqueue("nap", count=5)
-            ends = ("return", "return_json", "commit")
-            printing = [
-                project.enqueue("prints_then", {"then": end, "text": "5 <euro>\n"})[0]
-                for end in ends
-            ]
-
-            project.work(code=1)
-
-            assert project.row(known).last_error == "déjà vu"
-            assert project.row(unknown).last_error == "cannot pay 5 \\u20ac"
-            assert project.failures(unknown)[0].output == "paying 5 \\u20ac\n"
-            assert {project.row(run).status for run in [*naps, *printing]} == {"succeeded"}
-            assert {project.outputs(run)[0].output.splitlines()[0] for run in printing} == {
-                "5 \\u20ac"
-            }
 
 
 def test_migrate_refuses_a_server_that_is_too_old(

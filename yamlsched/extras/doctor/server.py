@@ -133,10 +133,7 @@ def server(
         )
         yield Check("isolation", "warn", what, remedy)
     if seen.encoding != "UTF8":
-        remedy = (
-            "create a database with encoding UTF8: others cannot store every payload; migrate"
-            " refuses SQL_ASCII"
-        )
+        remedy = "create a database with encoding UTF8: migrate refuses others"
         yield Check("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
     if seen.timezone != "UTC":
         remedy = "remove TimeZone from the settings of the role, the database or the pooler"
