@@ -62,7 +62,7 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                         else r.attempts + (select d.max_attempts from yamlsched.job_definitions d
                                            where d.id = r.definition_id) end,
     prior_attempts = case when r.finished_at is null then r.prior_attempts else r.attempts end,
-    sessions_lost = case when r.finished_at is null then r.sessions_lost else 0 end,
+    releases     = case when r.finished_at is null then r.releases else 0 end,
     run_at       = least(case when r.finished_at is null then r.run_at end,
                          coalesce(%(now)s::timestamptz, clock_timestamp())),
     exclusive    = r.scheduled_for is not null

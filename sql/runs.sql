@@ -55,7 +55,7 @@ with clock as materialized (
               r.scheduled_for is not null
                 and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
               date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by,
-              r.prior_attempts, r.sessions_lost, r.error_type, r.trace_context,
+              r.prior_attempts, r.releases, r.error_type, r.trace_context,
               case when (select j.after from job j where j.id = r.definition_id) <> '{}'
                    then yamlsched.upstream_results(r.id)::text end as upstream,
               r.priority, r.definition_id, 'claimed' as state
@@ -104,7 +104,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        r.payload::text, r.scheduled_for is not null
          and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
        date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts,
-       r.sessions_lost,
+       r.releases,
        r.error_type, r.trace_context,
        case when (select d.after from yamlsched.job_definitions d
            where d.id = r.definition_id) <> '{}'
@@ -314,14 +314,14 @@ with outcome as materialized (
                 %(delays)s::float8[], %(refunds)s::boolean[], %(begun)s::boolean[],
                 %(errors)b::text[], %(error_types)b::text[], %(stacks)b::text[],
                 %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
-                %(sessions_lost)s::int[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+                %(releases)s::int[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
       as o (id, attempt, token, status, delay, refund, has_begun, error, error_type, stack, result,
-            output, omitted_bytes, sessions_lost, cpu_seconds, peak)
+            output, omitted_bytes, releases, cpu_seconds, peak)
 ), finished as (
     update yamlsched.job_runs r
     set status       = o.status,
         attempts     = r.attempts - o.refund::int,
-        sessions_lost = o.sessions_lost,
+        releases     = o.releases,
         begun_at     = case when o.has_begun or r.begun_at < r.started_at then r.begun_at end,
         run_at       = case when o.delay is null then r.run_at
             else o.now + make_interval(secs => o.delay) end,
@@ -399,7 +399,7 @@ where r.id = o.id and r.attempts = o.attempt and r.locked_by = o.token
 
 -- name: running_under
 -- What runs under a claim.
-select r.id, r.attempts as attempt, r.sessions_lost
+select r.id, r.attempts as attempt, r.releases
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.blocked_on is null and r.finished_at is null
   and r.status = 'running' and r.locked_by = %(token)s;

@@ -212,8 +212,8 @@ create table yamlsched.job_runs (
     max_attempts    integer not null check (max_attempts >= 1),
     -- attempts before the latest retry: the backoff starts over
     prior_attempts  integer not null default 0,
-    -- consecutive attempts that were released at no cost
-    sessions_lost   integer not null default 0 check (sessions_lost >= 0),
+    -- of attempts in a row that had begun: from the fourth on, each costs an attempt
+    releases        integer not null default 0 check (releases >= 0),
     -- 1 high, 2 normal, 3 low
     priority        smallint not null default 2 check (priority between 1 and 3),
     exclusive       boolean not null default false,  -- a slot run of a wait or skip job

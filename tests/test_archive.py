@@ -170,11 +170,11 @@ def test_every_column_of_a_run_is_archived_or_left_out_for_a_reason(
 
     [line] = [line for line in lines(folder.folder) if line["type"] == "run"]
     renamed = {"idempotency_key": "key", "locked_by": "worker"}
-    # of claims, of backoff, of lost sessions, and what status and finished_at say already
+    # of claims, of backoff, of releases, and what status and finished_at say already
     left_out = {
         "definition_id",
         "locked_until",
-        "sessions_lost",
+        "releases",
         "dead_at",
         "alone",
         "unreleased",  # a finished run is not, or was cancelled before

@@ -97,6 +97,21 @@ def test_unfinished_runs_cost_no_attempt_when_all_processes_are_signalled(
     assert project.summary(run) == RELEASED
 
 
+def test_a_run_that_no_worker_lives_long_enough_for_ends(project: Project) -> None:
+    project.sync(hangs={"max_attempts": 1, "lease": "1m"})
+    [run] = project.enqueue("hangs")
+    for releases in range(4):
+        assert (project.row(run).status, project.row(run).releases) == ("queued", releases)
+        worker = project.start("work", "--grace", "0s")
+        until(lambda count=releases + 1: project.calls("started", run) == count)  # type: ignore[misc]
+
+        worker.signal(signal.SIGTERM)
+
+        assert worker.wait() == (1 if releases == 3 else 0)
+    row = project.row(run)
+    assert (row.status, row.attempts, row.error_type) == ("dead", 1, "Released")
+
+
 def test_a_program_that_a_handler_starts_does_not_inherit_ignored_signals(project: Project) -> None:
     project.sync(ignored_signals={"lease": "1m"})
     [run] = project.enqueue("ignored_signals")

@@ -135,20 +135,19 @@ def test_a_transaction_that_is_stopped_or_whose_session_breaks_commits_nothing(
     project.db.execute("create table shop (run bigint)")
     project.sync(
         sleeps=coroutine("sleeps_in_server", timeout="1s"),
-        breaks=once("session_breaks"),
+        breaks=coroutine("session_breaks"),
         writes=once("writes"),
         nothing={},
     )
     sleeping = project.enqueue("sleeps", count=11)  # more than there are sessions
     [breaking], written = project.enqueue("breaks"), project.enqueue("writes", count=5)
 
-    worker = project.work()
+    project.work()
 
     assert {(project.row(run).status, project.row(run).attempts) for run in sleeping} == {
         ("succeeded", 2)
     }
-    assert (project.row(breaking).status, project.row(breaking).attempts) == ("succeeded", 1)
-    assert f"attempt.released job=breaks run={breaking}" in worker.text
+    assert (project.row(breaking).status, project.row(breaking).attempts) == ("succeeded", 2)
     rows = project.db.execute("select run from shop order by 1").fetchall()
     assert [row.run for row in rows] == sorted([*sleeping, *written])
 

@@ -145,12 +145,12 @@ def test_a_succeeded_run_is_run_again_only_with_force(db: Db) -> None:
 
 
 @pytest.mark.parametrize("status, left", [("succeeded", 0), ("dead", 0), ("queued", 2)])
-def test_a_retry_of_a_finished_run_resets_its_lost_sessions(db: Db, status: str, left: int) -> None:
-    run = a_run(db, a_job(db), status, sessions_lost=2)
+def test_a_retry_of_a_finished_run_resets_its_releases(db: Db, status: str, left: int) -> None:
+    run = a_run(db, a_job(db), status, releases=2)
 
     actions.retry(db, [run], "ann", force=True)
 
-    assert row(db, run).sessions_lost == left
+    assert row(db, run).releases == left
 
 
 def test_a_run_that_changed_after_it_was_chosen_is_not_retried(db: Db) -> None:

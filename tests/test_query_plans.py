@@ -212,7 +212,7 @@ TYPES = {
     "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]", "statuses": "text[]", "delays": "float8[]",
     "begun": "boolean[]",
     "refunds": "boolean[]", "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]",
-    "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]",
+    "outputs": "text[]", "omitted": "bigint[]", "releases": "int[]",
     "revision": "text", "cpu_seconds": "float8[]", "peaks": "bigint[]",
 }  # fmt: skip
 """The parameters of a worker's statements."""

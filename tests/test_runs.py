@@ -134,6 +134,26 @@ def test_the_end_of_an_attempt_determines_the_outcome_of_the_run(
     assert (outcome.status, outcome.refund) == (status, refund)
 
 
+@pytest.mark.parametrize("most", [2, 9])
+def test_from_the_fourth_release_in_a_row_on_each_costs_an_attempt(most: int) -> None:
+    stopped = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
+    unstarted = stopped._replace(has_begun=False)
+    run = a_claim(max_attempts=most)
+    costs = []
+
+    for end in (stopped, unstarted, stopped, stopped, unstarted, stopped, unstarted, stopped):
+        outcome = after_attempt(run, end, Backoff(), 0.0)
+        costs.append(not outcome.refund)
+        run = run._replace(attempt=run.attempt + costs[-1], releases=outcome.releases)
+
+    assert costs == [False] * 5 + [True, False, True]
+    assert outcome.error == (
+        "stopped by a shutdown, and it had been released 3 times in a row before"
+    )
+    assert outcome.status is (Status.DEAD if most == 2 else Status.FAILED)
+    assert after_attempt(run, AttemptEnd(EndKind.RAISED, "why"), Backoff(), 0.0).releases == 0
+
+
 def test_retry_after_overrides_the_backoff() -> None:
     end = AttemptEnd(EndKind.RETRY_AFTER, "too many requests", delay=timedelta(seconds=7))
 

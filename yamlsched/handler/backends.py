@@ -42,10 +42,6 @@ BEGIN_TIMEOUT_SECONDS = 8.0
 """A server that does not start a transaction within this time counts as lost, and another session
 is opened.
 """
-SESSION_TIMEOUTS = ("25P03", "25P04")
-"""SQLSTATE of a session that the server closed because its handler was idle, or took longer, than
-allowed.
-"""
 OUTLIVED = "run {}: attempt {} outlived its lease; nothing was committed"
 IN_DOUBT: Final = object()
 """In memory, the result of an effect that is in doubt."""
@@ -68,7 +64,6 @@ class PostgresBackend:
     attempt: int
     locked_by: str
     timeout: float | None = None
-    broken_by: BaseException | None = None  # the error that broke the session of transaction()
     report: Callable[[Progress], None] = lambda progress: None  # to the process that writes it
 
     @contextmanager
@@ -79,17 +74,8 @@ class PostgresBackend:
         noticing. Raises EnvironmentFailed or psycopg's error if none can be opened for
         MAX_OUTAGE_SECONDS.
         """
-        session = None
-        try:
-            with ExitStack() as block:
-                session = persist(lambda: self._begin(block), MAX_OUTAGE_SECONDS)
-                yield session
-        except Exception as error:
-            if (session is None or session.broken) and getattr(
-                error, "sqlstate", None
-            ) not in SESSION_TIMEOUTS:
-                self.broken_by = error
-            raise
+        with ExitStack() as block:
+            yield persist(lambda: self._begin(block), MAX_OUTAGE_SECONDS)
 
     def _begin(self, block: ExitStack) -> HandlerSession:
         with ExitStack() as opening:
@@ -152,17 +138,8 @@ class PostgresBackend:
     @asynccontextmanager
     async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """Yield a session, inside a transaction; see ``transaction``."""
-        session = None
-        try:
-            async with AsyncExitStack() as block:
-                session = await persist_async(lambda: self._begin_async(block), MAX_OUTAGE_SECONDS)
-                yield session
-        except Exception as error:
-            if (session is None or session.broken) and getattr(
-                error, "sqlstate", None
-            ) not in SESSION_TIMEOUTS:
-                self.broken_by = error
-            raise
+        async with AsyncExitStack() as block:
+            yield await persist_async(lambda: self._begin_async(block), MAX_OUTAGE_SECONDS)
 
     async def _begin_async(self, block: AsyncExitStack) -> AsyncHandlerSession:
         async with AsyncExitStack() as opening:
@@ -255,7 +232,6 @@ class MemoryBackend:
     dsn: str = ""
     namespace: str = "default"
     locked_by: str = "memory"
-    broken_by: BaseException | None = None
     report: Callable[[Progress], None] = lambda progress: None
 
     def redact(self, note: str) -> str:

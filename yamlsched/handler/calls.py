@@ -203,12 +203,7 @@ def raised(error: BaseException, run: Run | None) -> AttemptEnd:
             "an exception after the commit: the run has succeeded"
         )
         return AttemptEnd(EndKind.COMMITTED)
-    end = _end_of(error)
-    return (
-        end._replace(kind=EndKind.SESSION_LOST)
-        if run is not None and run.is_session_lost(error)
-        else end
-    )
+    return _end_of(error)
 
 
 def exit_fork(error: BaseException | None) -> NoReturn:

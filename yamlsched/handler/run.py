@@ -408,19 +408,6 @@ class Run:
                 f"run.succeed_in() was called, and the run has succeeded: {action} before it"
             )
 
-    def is_session_lost(self, error: BaseException) -> bool:
-        """Return whether ``error``, which ends the attempt, is the break of the transaction's
-        session, or due to it.
-        """
-        cause: BaseException | None = error
-        seen: set[int] = set()
-        while cause is not None and id(cause) not in seen:
-            if cause is self.backend.broken_by:
-                return True
-            seen.add(id(cause))
-            cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-        return False
-
     def dead_run(self, run_id: int) -> Run:
         """Return the dead run that this run, a call of ``on_dead``, reports.
 

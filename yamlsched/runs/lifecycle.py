@@ -18,8 +18,8 @@ MAX_STACK_CHARS = 16_000
 """Characters of ``last_stack``. The end of a longer one is kept, because the cause is there."""
 MAX_OUTPUT_BYTES = 65_536
 """Bytes of an attempt's output that are kept: the last ones."""
-MAX_SESSIONS_LOST = 3
-"""Attempts in a row that are refunded because their database session broke."""
+MAX_RELEASES = 3
+"""Releases of a run in a row that cost nothing although it had begun, such as by shutdowns."""
 LOST_WORKER = {"lost_error": "lost its worker", "lost_type": "LostWorker"}
 """The error of an attempt whose lease ended: parameters of the statements that record one."""
 ON_DEAD_PREFIX = "on_dead:"
@@ -87,8 +87,7 @@ class ClaimedRun(NamedTuple):
     lease: float  # seconds
     locked_by: str
     prior_attempts: int = 0  # before an operator's retry
-    # attempts in a row that were released because their database session broke
-    sessions_lost: int = 0
+    releases: int = 0  # of attempts in a row that had begun
     error_type: str | None = None  # of the last failure
     # W3C: the traceparent of what enqueued it, and after a space the tracestate
     trace_context: str | None = None
@@ -147,9 +146,6 @@ class EndKind(StrEnum):
     DISCARDED = "discarded"
     RETRY_AFTER = "retry_after"
     SNOOZED = "snoozed"
-    SESSION_LOST = (  # the session of run.transaction() broke, and nothing was committed
-        "session_lost"
-    )
     RELEASED = "released"  # never started, or stopped by a shutdown
 
 
@@ -157,7 +153,7 @@ Usage: TypeAlias = tuple[float, int | None]
 """What an attempt used: CPU seconds, and the peak of its memory in bytes. None: that is not known.
 Below zero: it was not more than that, which is the size of the process that started a program.
 """
-FAILURES = (EndKind.RAISED, EndKind.DISCARDED, EndKind.RETRY_AFTER, EndKind.SESSION_LOST)
+FAILURES = (EndKind.RAISED, EndKind.DISCARDED, EndKind.RETRY_AFTER)
 
 
 class AttemptEnd(NamedTuple):
@@ -199,7 +195,7 @@ class Outcome(NamedTuple):
     result: str | None = None
     output: str | None = None  # None: none is kept
     omitted_bytes: int = 0
-    sessions_lost: int = 0  # the run's new count
+    releases: int = 0  # the run's new count
     usage: Usage | None = None
 
     @property
@@ -216,7 +212,8 @@ def released(run: ClaimedRun, has_begun: bool = False) -> Outcome:
     """Return the outcome of an attempt that was not started, or was stopped by a shutdown: it costs
     nothing.
     """
-    return Outcome(Status.QUEUED, refund=True, has_begun=has_begun, sessions_lost=run.sessions_lost)
+    releases = run.releases + has_begun
+    return Outcome(Status.QUEUED, refund=True, has_begun=has_begun, releases=releases)
 
 
 def after_attempt(
@@ -248,10 +245,13 @@ def _without_output(
             if end.result is None
             else Outcome(Status.SUCCEEDED, result=end.result)
         )
+    releases = 0
     if end.kind is EndKind.RELEASED:
-        return released(run, end.has_begun)._replace(delay=end.delay)
-    if end.kind is EndKind.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
-        return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost + 1)
+        if not end.has_begun or run.releases < MAX_RELEASES:
+            return released(run, end.has_begun)._replace(delay=end.delay)
+        releases = run.releases
+        why = f"{end.error}, and it had been released {releases} times in a row before"
+        end = end._replace(error=why, error_type="Released")
     if end.kind is EndKind.SNOOZED:
         return Outcome(Status.QUEUED, delay=_bounded(end.delay), refund=True)
     is_dead = end.kind is EndKind.DISCARDED or run.attempt >= run.max_attempts
@@ -262,6 +262,7 @@ def _without_output(
         error=one_line(redact(end.error)) or "failed without a message",
         error_type=one_line(end.error_type, 200) or None,
         stack=storable(redact(end.stack))[-MAX_STACK_CHARS:] or None,
+        releases=releases,
     )
 
 

@@ -214,7 +214,7 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
         "results": [o.result for o in values],
         "outputs": [o.output for o in values],
         "omitted": array(o.omitted_bytes for o in values),
-        "sessions_lost": array(o.sessions_lost for o in values),
+        "releases": array(o.releases for o in values),
         **_usages(o.usage for o in values),
     }
 

@@ -17,7 +17,6 @@ from yamlsched.runs.lifecycle import (
     Outcome,
     Status,
     error_text,
-    one_line,
 )
 from yamlsched.worker.attempt import Attempt
 
@@ -111,12 +110,6 @@ class RunReport:
                 log.error("run.dead", **names, error=error_text(outcome.error_type, outcome.error))
             case _ if end.kind is EndKind.SNOOZED:
                 log.info("attempt.snoozed", **names, next=run_at)
-            case _ if end.kind is EndKind.SESSION_LOST:
-                log.warning(
-                    "attempt.released",
-                    **names,
-                    why=one_line(f"its database session broke ({end.error_type})"),
-                )
             case _:
                 log.info("run.released", **names, why=end.error)
 

@@ -183,7 +183,7 @@ class Worker:
             if end is None:
                 executable.append(attempt)
             else:
-                self.outcomes.add(attempt, end)
+                self.outcomes.add(attempt, end._replace(has_begun=False))
         self._busy_at = clock.now()
         if self.registration is not None:
             self.registration.note_started(queue.name, len(executable))

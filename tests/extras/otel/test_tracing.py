@@ -596,7 +596,6 @@ def test_batches_join_with_the_contexts_of_their_runs() -> None:
         (EndKind.RETRY_AFTER, 5, "dead"),
         (EndKind.DISCARDED, 1, "dead"),
         (EndKind.SNOOZED, 5, "snoozed"),
-        (EndKind.SESSION_LOST, 5, "session_lost"),
     ],
 )
 def test_the_outcome_is_what_becomes_of_the_run(kind: EndKind, attempt: int, outcome: str) -> None:

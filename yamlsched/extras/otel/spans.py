@@ -182,6 +182,6 @@ def _outcome(run: ClaimedRun, end: AttemptEnd | None) -> str:
     """
     if end is None or end.is_success:
         return "succeeded"
-    if end.kind in (EndKind.SNOOZED, EndKind.RELEASED, EndKind.SESSION_LOST):
+    if end.kind in (EndKind.SNOOZED, EndKind.RELEASED):
         return end.kind.value
     return "dead" if end.kind is EndKind.DISCARDED or run.attempt >= run.max_attempts else "failed"
