@@ -396,21 +396,11 @@ def test_a_paused_job_is_enqueued(db):
     assert yamlsched.enqueue(db, "mail").created
 
 
-def test_the_error_for_an_unknown_job_names_a_close_one_or_says_how_to_apply_it(db):
+def test_the_error_for_an_unknown_job_says_how_to_apply_it(db):
     with pytest.raises(
         Refused, match=r'no job "mial" in namespace "default"\. A job is known after the first sync'
     ):
         yamlsched.enqueue(db, "mial")
-    a_job(db, "send_receipt")
-    a_job(db, "send_report", retired_at=LATER)
-    with pytest.raises(
-        Refused,
-        match=r'no job "send_reciept" in namespace "default"\. Did you mean "send_receipt"\?',
-    ):
-        yamlsched.enqueue(db, "send_reciept")
-    for other in ("receive", "s", "", "send_receipt" * 6):
-        with pytest.raises(Refused, match=r"A job is known after the first sync"):
-            yamlsched.enqueue(db, other)
     with pytest.raises(Refused, match="the job None is of type NoneType"):
         yamlsched.enqueue(db, None)  # type: ignore[call-overload]
 
@@ -533,21 +523,23 @@ def test_two_sessions_that_enqueue_the_same_keys_in_opposite_order_do_not_deadlo
 @pytest.mark.parametrize("many", [False, True])
 def test_a_key_whose_run_is_pruned_while_it_is_enqueued_is_used(db, job, dsn, other, many):
     # given a prune that has deleted the run and not committed
-    end(db, yamlsched.enqueue(db, job, key="k").run_id)
+    made = yamlsched.enqueue(db, job, key="k")
+    end(db, made.run_id)
     with psycopg.connect(dsn) as pruning:
         prune(pruning)
 
-        # when another session enqueues the key again, and waits for the prune
+        # then until its commit another session gets the run
         def enqueue() -> Any:
             if many:
                 return yamlsched.enqueue_many(other, job, [{}, {}], ["a", "k"])[1]
             return yamlsched.enqueue(other, job, key="k")
 
-        answer = while_waiting(db, other, enqueue, pruning.commit)
+        assert enqueue() == (made.run_id, False)
+        pruning.commit()
 
-    # then no run was created
-    assert answer == (None, False)
-    assert [row.idempotency_key for row in rows(db)] == (["a"] if many else [])
+    # and afterwards the key is used
+    assert enqueue() == (None, False)
+    assert {row.idempotency_key for row in rows(db)} == ({"a"} if many else set())
 
 
 def test_a_key_whose_prune_was_rolled_back_still_has_its_run(db, job, dsn, other):
@@ -556,9 +548,8 @@ def test_a_key_whose_prune_was_rolled_back_still_has_its_run(db, job, dsn, other
     with psycopg.connect(dsn) as pruning:
         prune(pruning)
 
-        answer = while_waiting(
-            db, other, lambda: yamlsched.enqueue(other, job, key="k"), pruning.rollback
-        )
+        pruning.rollback()
+        answer = yamlsched.enqueue(other, job, key="k")
 
     assert answer == (made.run_id, False)
 
