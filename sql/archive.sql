@@ -13,7 +13,7 @@ from (
            r.updated_at,
            r.locked_by as worker, r.error_type, r.last_error, r.last_stack, r.payload, r.result,
            r.parent_id, r.exclusive,
-           r.nonce, r.trace_context, r.by_hand, r.begun_at, r.late_at, r.finish_by, r.revision,
+           r.trace_context, r.by_hand, r.begun_at, r.late_at, r.finish_by, r.revision,
            r.cpu_seconds, r.peak_memory_bytes,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.job_type), '[]')
             from (select d.job_type, a.slot, a.upstream_run_id as run_id, a.outcome

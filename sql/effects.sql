@@ -7,13 +7,14 @@
 -- lease is lost. Without a state the key was not available and is free now: it was released, or
 -- another claimed it, while this statement waited. The next claim sees which. effect.key, which a
 -- provider gets, is a UUID (version 8) made of the database's identity, the namespace, the key, and
--- for an effect of one run also the run's nonce, because the id of a lost run may be used again. A
--- business key goes without the nonce: it must mean the same for every run that uses it.
+-- for an effect of one run also when the run was created, because a failover or a restore may lose a
+-- run and use its id again. A business key goes without: it must mean the same for every run.
 with ours as materialized (
     select r.id, encode(sha256(convert_to(
                concat_ws(':', (select i.identity from yamlsched.database_identity i),
                    %(namespace)s::text,
-                         case when %(is_of_run)s then r.nonce::text else 'key' end, %(key)s::text),
+                         case when %(is_of_run)s then extract(epoch from r.created_at)::text
+                              else 'key' end, %(key)s::text),
                              'UTF8')), 'hex') as hash
     from yamlsched.job_runs r
     where r.id = %(run_id)s and r.status = 'running' and r.locked_by = %(locked_by)s

@@ -106,8 +106,7 @@ end
 $$;
 
 -- Functions that act with the privileges of their callers need no list. A reader calls what changes
--- nothing, and report_file, which writes nothing for a reader. Nobody may call a trigger function:
--- they could attach it to a table of their own.
+-- nothing, and report_file, which writes nothing for a reader.
 do $$
 declare
     object record;
@@ -115,24 +114,20 @@ begin
     for object in
         select p.oid::regprocedure as name, p.proowner <> 'yamlsched_owner'::regrole as is_foreign,
                p.provolatile <> 'v' or p.proname = 'report_file' as reads,
-               p.proname in ('enqueue', 'enqueue_many') as enqueues,
-               p.prorettype = 'trigger'::regtype as is_trigger
+               p.prosecdef as enqueues
         from pg_proc p
         where p.pronamespace = 'yamlsched'::regnamespace
           and (not p.prosecdef or p.oid = any (array[
               'yamlsched.enqueue(text,jsonb,timestamptz,text,text,text,interval,text)',
               'yamlsched.enqueue_many(text,jsonb[],text[],timestamptz,text,bigint,text,interval,'
-                  'text[])',
-              'yamlsched.delete_of_runs()']::regprocedure[]))
+                  'text[])']::regprocedure[]))
     loop
         if object.is_foreign then
             execute format('alter function %s owner to yamlsched_owner', object.name);
         end if;
-        if not object.is_trigger then
-            execute format('grant execute on function %s to yamlsched_worker%s%s', object.name,
-                           case when object.reads then ', yamlsched_reader' end,
-                           case when object.enqueues then ', yamlsched_enqueuer' end);
-        end if;
+        execute format('grant execute on function %s to yamlsched_worker%s%s', object.name,
+                       case when object.reads then ', yamlsched_reader' end,
+                       case when object.enqueues then ', yamlsched_enqueuer' end);
     end loop;
 end
 $$;

@@ -14,7 +14,7 @@ with clock as materialized (
     from (select u.level from unnest(%(priorities)s::smallint[]) with ordinality as u (level, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.queue, r.idempotency_key, r.unreleased
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.queue, r.is_call, r.unreleased
         from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
           and r.blocked_on is null and r.finished_at is null
@@ -37,7 +37,7 @@ with clock as materialized (
            case when p.queue <> j.queue then 'misplaced'
                 when p.unreleased then 'unreleased'
                 when p.exclusive or j.is_closed or j.limit_name is not null
-                    and coalesce(p.idempotency_key not like 'on\_dead:%%', true) then 'gated'
+                    and not p.is_call then 'gated'
                 else 'free' end as state
     from picked p
     join job j on j.id = p.definition_id
@@ -197,7 +197,7 @@ select yamlsched.release(%(namespace)s, %(ids)s::bigint[],
 with on_dead_calls as (
     insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
                                     priority, max_attempts, trace_context, queue)
-    select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts),
+    select b.namespace, d.id, d.job_type, format('on_dead:%%s:%%s', b.id, b.attempts),
            b.dead_at, d.priority, d.max_attempts, b.trace_context, d.queue
     from yamlsched.job_runs b
     cross join lateral (
@@ -207,7 +207,7 @@ with on_dead_calls as (
         offset 0                                        -- by index, however few jobs there are
     ) d
     where b.id = any (%(ids)s::bigint[]) and b.status = 'dead' and d.on_dead is not null
-      and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
+      and not b.is_call
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select yamlsched.note_runs(%(namespace)s, %(ids)s::bigint[],

@@ -204,10 +204,6 @@ create table yamlsched.job_runs (
     id              bigint generated always as identity primary key,
     definition_id   bigint not null references yamlsched.job_definitions (id),
     run_at          timestamptz not null,
-    -- A failover or a restore may lose a run and use its id again: this distinguishes the two. 48
-    -- random bits at least, which together with the id is enough; a uuid would make a bulk enqueue
-    -- a sixth slower.
-    nonce           bigint not null default (random() * 9007199254740992)::bigint,
     created_at      timestamptz not null default clock_timestamp(),
     max_attempts    integer not null check (max_attempts >= 1),
     -- attempts before the latest retry: the backoff starts over
@@ -217,6 +213,10 @@ create table yamlsched.job_runs (
     -- 1 high, 2 normal, 3 low
     priority        smallint not null default 2 check (priority between 1 and 3),
     exclusive       boolean not null default false,  -- a slot run of a wait or skip job
+    -- It calls on_dead for a dead run, and is no run of its job's own: no limit counts it, and no
+    -- figure of the job's health.
+    is_call         boolean not null generated always as (
+                        coalesce(idempotency_key like 'on\_dead:%', false)) stored,
     namespace       text not null,
     job_type        text not null,
     payload         jsonb not null default '{}',
@@ -396,7 +396,7 @@ create table yamlsched.queue_states (
 
 -- One row per failed or lost attempt: the audit trail.
 create table yamlsched.job_failures (
-    run_id     bigint not null,
+    run_id     bigint not null references yamlsched.job_runs (id) on delete cascade,
     attempt    integer not null,
     worker     text not null,
     started_at timestamptz,
@@ -414,7 +414,7 @@ create table yamlsched.job_failures (
 -- reads past it. An attempt that was released leaves its number to the next one: worker is the
 -- claim that the output belongs to.
 create table yamlsched.attempt_outputs (
-    run_id        bigint not null,
+    run_id        bigint not null references yamlsched.job_runs (id) on delete cascade,
     attempt       integer not null,
     worker        text not null,
     ended_at      timestamptz not null,
@@ -439,7 +439,7 @@ create table yamlsched.running_outputs (
 -- second, and the old versions of its rows stay out of job_runs, which claims read. One row per
 -- attempt, `worker` as in attempt_outputs.
 create table yamlsched.attempt_progress (
-    run_id      bigint not null,
+    run_id      bigint not null references yamlsched.job_runs (id) on delete cascade,
     attempt     integer not null,
     reported_at timestamptz not null,   -- when this value was written first
     done        double precision not null check (done between 0 and 9007199254740992),
@@ -448,35 +448,6 @@ create table yamlsched.attempt_progress (
     note        text not null,
     primary key (run_id, attempt)
 ) with (fillfactor = 50);
-
--- What depends on runs goes with them. Only the trigger of job_runs may call it: it acts with its
--- owner's privileges, and who attached it to a table of their own could choose the ids.
-create function yamlsched.delete_of_runs() returns trigger
-    language plpgsql
-    security definer
-    set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off  -- a plan that was made for empty tables
-as $$
-declare
-    ids bigint[];
-begin
-    if tg_relid <> 'yamlsched.job_runs'::regclass then
-        raise exception 'yamlsched.delete_of_runs is the trigger of yamlsched.job_runs only'
-            using errcode = 'insufficient_privilege';
-    end if;
-    ids := array(select g.id from gone g);
-    if ids <> '{}' then
-        delete from yamlsched.job_failures f where f.run_id = any (ids);
-        delete from yamlsched.attempt_outputs o where o.run_id = any (ids);
-        delete from yamlsched.attempt_progress p where p.run_id = any (ids);
-    end if;
-    return null;
-end
-$$;
-revoke execute on function yamlsched.delete_of_runs() from public;
-create trigger delete_of_runs after delete on yamlsched.job_runs
-    referencing old table as gone
-    for each statement execute function yamlsched.delete_of_runs();
 
 
 -- Slots that have no run
@@ -603,11 +574,8 @@ create table yamlsched.operator_actions (
     request   uuid default nullif(current_setting('yamlsched.request', true), '')::uuid
 );
 create index operator_actions_target on yamlsched.operator_actions (namespace, target, id);
--- The audit trail, newest first, and by its filters.
+-- The audit trail, newest first.
 create index operator_actions_trail on yamlsched.operator_actions (namespace, id);
-create index operator_actions_verb on yamlsched.operator_actions (namespace, verb, id);
-create index operator_actions_who on yamlsched.operator_actions (namespace, who, id);
-create index operator_actions_job on yamlsched.operator_actions (namespace, job_type, id);
 create index operator_actions_request on yamlsched.operator_actions (request, id)
     where request is not null;
 
@@ -742,22 +710,6 @@ begin
     end if;
     return job;
 end
-$$;
-
--- The key of the run that calls on_dead: one for each death, because a retried run may die again.
--- The key of a later death ends with the run's number of attempts.
-create function yamlsched.on_dead_key(namespace text, run_id bigint, attempts integer) returns text
-    language sql stable parallel safe
-    set search_path = pg_catalog, pg_temp
-as $$
-    select case when exists (select from yamlsched.job_runs r
-                             where r.namespace = on_dead_key.namespace
-                               and r.idempotency_key = 'on_dead:' || on_dead_key.run_id)
-                  or exists (select from yamlsched.used_keys u
-                             where u.namespace = on_dead_key.namespace
-                               and u.idempotency_key = 'on_dead:' || on_dead_key.run_id)
-                then 'on_dead:' || on_dead_key.run_id || ':' || on_dead_key.attempts
-                else 'on_dead:' || on_dead_key.run_id end
 $$;
 
 -- The error of the arguments of enqueue_many, or null.
@@ -1052,7 +1004,7 @@ as $$
     select array_remove(array[
         case when yamlsched.is_closed(d, now) then 'closed/' || d.id end,
         case when r.exclusive then 'job/' || d.id end,
-        case when coalesce(r.idempotency_key, '') not like 'on\_dead:%'
+        case when not r.is_call
              then 'limit/' || d.limit_name || case when d.limit_by = '{}' then ''
                   else '/' || yamlsched.limit_value(r.payload, d.limit_by) end end], null)
 $$;
@@ -1873,20 +1825,12 @@ cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) 
 -- Unfinished runs. Two branches, because each has its own index.
 create view yamlsched.open_runs as
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
-       r.run_at, r.status,
-       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
-       r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased, r.begun_at, r.late_at
-from yamlsched.job_runs r
-where r.finished_at is null and r.blocked_on is null
-union all
-select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
-       r.run_at, r.status,
-       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
-       r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.blocked_on, r.queue, r.unreleased, r.begun_at, r.late_at
-from yamlsched.job_runs r
-where r.finished_at is null and r.blocked_on is not null;
+       r.run_at, r.status, r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until,
+       r.started_at, r.failed_at, r.last_error, r.created_at, r.prior_attempts, r.blocked_on,
+       r.queue, r.unreleased, r.begun_at, r.late_at, r.is_call
+from (select * from yamlsched.job_runs a where a.finished_at is null and a.blocked_on is null
+      union all
+      select * from yamlsched.job_runs b where b.finished_at is null and b.blocked_on is not null) r;
 
 -- Figures
 
@@ -1896,7 +1840,7 @@ where r.finished_at is null and r.blocked_on is not null;
 create view yamlsched.dead_runs as
 select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.scheduled_for, r.attempts,
        r.dead_at, r.error_type, r.last_error, r.locked_by as worker, r.definition_id,
-       coalesce(r.idempotency_key like 'on\_dead:%', false) as is_call
+       r.is_call
 from yamlsched.job_runs r
 where r.dead_at is not null;
 
@@ -1969,7 +1913,7 @@ left join (
                  case when o.status <> 'running' and o.run_at <= clock_timestamp()
                      and not o.unreleased
                       then greatest(o.run_at, o.created_at) end as due_at,
-                 coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
+                 o.is_call,
                  greatest(1, least(3, o.max_attempts - o.prior_attempts - 1)) as failing_from,
                  case when o.failed_at is not null
                       then greatest(o.attempts - o.prior_attempts - (o.status
@@ -2024,8 +1968,7 @@ left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
 left join lateral (
     select r.id as run_id, r.finished_at, r.locked_by,
-           r.status = 'succeeded' and coalesce(r.idempotency_key not like 'on\_dead:%',
-               true) as is_success
+           r.status = 'succeeded' and not r.is_call as is_success
     from yamlsched.job_runs r
     where r.definition_id = q.definition_id and r.finished_at is not null
     order by r.finished_at desc limit 1
@@ -2034,7 +1977,7 @@ left join lateral (
     select r.id as run_id, r.finished_at
     from yamlsched.job_runs r
     where not latest.is_success and r.definition_id = q.definition_id and r.finished_at is not null
-      and r.status = 'succeeded' and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+      and r.status = 'succeeded' and not r.is_call
     order by r.finished_at desc limit 1
 ) earlier on true
 cross join lateral (
@@ -2052,15 +1995,14 @@ cross join lateral (
                 from yamlsched.job_runs r
                 where r.definition_id = q.definition_id
                   and r.failed_at > coalesce(success.finished_at, '-infinity')
-                  and r.status <> 'cancelled' and coalesce(r.idempotency_key not like 'on\_dead:%',
-                      true)
+                  and r.status <> 'cancelled' and not r.is_call
                 order by r.failed_at desc limit 1) is not null as is_failing,
            coalesce(not latest.is_success, false)
            and (select r.dead_at
                 from yamlsched.job_runs r
                 where r.definition_id = q.definition_id
                   and r.dead_at > coalesce(success.finished_at, '-infinity')
-                  and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+                  and not r.is_call
                 order by r.dead_at desc limit 1) is not null as has_died
 ) failure;
 
@@ -2100,7 +2042,7 @@ left join lateral (
           from yamlsched.job_runs r
           where s.is_failing and r.definition_id = s.definition_id
             and r.failed_at > coalesce(s.last_success_at, '-infinity')
-            and r.status <> 'cancelled' and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+            and r.status <> 'cancelled' and not r.is_call
           order by r.failed_at desc limit 1000) x
 ) streak on true;
 

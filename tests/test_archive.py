@@ -128,7 +128,6 @@ def test_a_line_has_all_of_a_run_and_what_is_pruned_with_it(db: Db, folder: Fold
         assert datetime.fromisoformat(line[name]) == (
             NOON if name == "archived_at" else getattr(before, name)
         )
-    assert line["nonce"] == before.nonce
     assert [failure["attempt"] for failure in line["failures"]] == [1, 2]
     assert [(output["omitted_bytes"], output["output"]) for output in line["outputs"]] == [
         (7, HOSTILE)

@@ -483,8 +483,8 @@ WORKER_TABLES = {
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 READING = """
-arguments_fault due_work end_due_at enqueue_fault events_now failing_run gates_of had_turn has_no_worker has_succeeded is_closed
-is_failing is_still_dead job_to_enqueue late late_from limit_line limit_value messages_due on_dead_key owed_slot queue_levels
+arguments_fault due_work end_due_at enqueue_fault events_now failing_run gates_of had_turn has_no_worker has_succeeded
+is_closed is_failing is_still_dead job_to_enqueue late late_from limit_line limit_value messages_due owed_slot queue_levels
 queue_load_of queue_loads report_file rooms unclaimed unfinished_slot upstream upstream_results valid_trace_context
 waited_for waits_elsewhere waits_for
 """
@@ -590,47 +590,12 @@ grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, 
 
 def test_the_script_revokes_what_an_earlier_one_granted(granted: Db) -> None:
     granted.execute(GRANTED_BEFORE)
-    assert "delete_of_runs()" in privileges_of_roles(granted)["yamlsched_enqueuer"]
+    assert "sweep()" in privileges_of_roles(granted)["yamlsched_enqueuer"]
 
     granted.execute(SCRIPT)
 
     assert privileges_of_roles(granted) == PRIVILEGES
     assert owners(granted) == {"yamlsched_owner"}
-
-
-BAIT = """
-create temp table bait (id bigint);
-insert into bait select generate_series(1, 1000);
-create trigger attack after delete on bait referencing old table as gone
-    for each statement execute function yamlsched.delete_of_runs();
-delete from bait;
-"""
-
-
-@pytest.mark.parametrize("role", [*PRIVILEGES, "yamlsched_owner"])
-def test_no_role_deletes_an_audit_trail_through_the_trigger_function(
-    granted: Db, role: str
-) -> None:
-    a_run(granted, a_job(granted), "dead")
-    granted.execute(
-        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
-        "select id, 1, 'w', now(), 'e' from yamlsched.job_runs"
-    )
-    granted.execute(f"grant temporary on database {granted.info.dbname} to public".encode())
-
-    with connect_as(granted, role), pytest.raises(DENIED, match="delete_of_runs"):
-        granted.execute(BAIT)
-
-    assert value(granted, "select count(*) from yamlsched.job_failures") == 1
-
-
-def test_each_trigger_function_checks_which_table_fired_it(granted: Db) -> None:
-    sources = granted.execute(
-        "select p.proname, p.prosrc from pg_proc p "
-        "where p.pronamespace = 'yamlsched'::regnamespace and p.prorettype = 'trigger'::regtype"
-    ).fetchall()
-    assert "delete_of_runs" in {row[0] for row in sources}
-    assert {row[0] for row in sources if "tg_relid" not in row[1]} == set()
 
 
 def test_each_verb_that_reads_works_as_a_reader(

@@ -570,7 +570,7 @@ def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
     assert db.execute("select * from yamlsched.permits").fetchall() == []
     assert db.execute("select count(*) as n from yamlsched.job_failures").fetchone().n == 1  # type: ignore[union-attr]
     assert (report.key, report.dead_run_id, report.scheduled_for, report.max_attempts) == (
-        f"on_dead:{run_id}",
+        f"on_dead:{run_id}:1",
         run_id,
         None,
         3,
@@ -600,7 +600,7 @@ def test_the_death_of_a_run_is_reported_once_and_the_death_of_its_on_dead_call_i
     report = one(ask, "B")
     ask(store.finish, "default", [(report, DEATH)])
 
-    assert report.key == f"on_dead:{run.id}"
+    assert report.key == f"on_dead:{run.id}:1"
     assert claim(ask, "C").runs == []
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 2  # type: ignore[union-attr]
 
@@ -628,7 +628,7 @@ def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: 
         actions.retry(db, [run_id], "ann", now=NOON)
 
     # then each death has its own call
-    assert keys == [f"on_dead:{run_id}", f"on_dead:{run_id}:2", f"on_dead:{run_id}:4"]
+    assert keys == [f"on_dead:{run_id}:{attempt}" for attempt in (1, 2, 4)]
     assert one(ask, "last", limit=1).id == run_id
 
 

@@ -120,7 +120,7 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
         .execute("select status, idempotency_key from yamlsched.job_runs order by id")
         .fetchall()
     )
-    assert rows == [("dead", None), ("succeeded", "on_dead:1")]
+    assert rows == [("dead", None), ("succeeded", "on_dead:1:1")]
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(
     assert project.summary(run) == ("dead", 2, 2, 0, 2)
     assert project.calls("on_dead", run) == 1
     assert re.search(
-        rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run} ", process.text
+        rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run}:2 ", process.text
     )
     error = "OSError: no route to host"
     assert re.search(
@@ -150,7 +150,7 @@ def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nothing(projec
     rows = project.db.execute(
         "select status, attempts, idempotency_key from yamlsched.job_runs order by id"
     ).fetchall()
-    assert [tuple(row) for row in rows] == [("dead", 2, None), ("dead", 2, f"on_dead:{run}")]
+    assert [tuple(row) for row in rows] == [("dead", 2, None), ("dead", 2, f"on_dead:{run}:2")]
 
 
 def test_a_run_fans_out_with_its_success(project: Project) -> None:

@@ -23,9 +23,8 @@ MAX_RELEASES = 3
 LOST_WORKER = {"lost_error": "lost its worker", "lost_type": "LostWorker"}
 """The error of an attempt whose lease ended: parameters of the statements that record one."""
 ON_DEAD_PREFIX = "on_dead:"
-"""Keys of the runs that call a job's ``on_dead``. The id of the dead run follows, and after a
-retry, for a later death of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``.
-"""
+"""Keys of the runs that call a job's ``on_dead``: the id of the dead run follows, and its number of
+attempts, because a retried run may die again: ``on_dead:118:10``."""
 ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 
