@@ -121,7 +121,7 @@ where r.id = e.id;
 
 -- name: leave_gates
 -- What waits at a gate at which it does not stand any more looks again; see the function.
-select yamlsched.leave_gates(%(ids)s::bigint[], %(now)s::timestamptz);
+select yamlsched.leave_gates(%(namespace)s, %(ids)s::bigint[], %(now)s::timestamptz);
 
 -- name: gates
 -- The gates of jobs, and of limits with those of their values.
@@ -190,7 +190,7 @@ with clock as materialized (
         where w.definition_id = d.id
           and w.finished_at is null
           and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
-          and yamlsched.has_no_worker(w, (select c.now from clock c))
+          and coalesce(w.locked_until < (select c.now from clock c), true)
         -- the order of job_runs_history: no sort, and no other job's runs are read
         order by w.finished_at, w.id
         limit %(limit)s

@@ -113,13 +113,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        case when r.status = 'running' then 'claimed' when r.blocked_on is not null then 'blocked'
            else 'busy' end as state
 from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(priorities)s::smallint[], %(token)s,
-                           coalesce(%(now)s::timestamptz, clock_timestamp())) r;
-
--- name: note_revision
--- The rest of what a claim writes, for those of `claim_gated`.
-update yamlsched.job_runs r
-set cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
-where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = %(token)s;
+                           coalesce(%(now)s::timestamptz, clock_timestamp()), %(revision)s) r;
 
 -- name: reclaim
 -- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the

@@ -115,7 +115,8 @@ create table yamlsched.job_definitions (
     enabled        boolean not null,   -- by the file and the environment
     effective_from timestamptz not null,  -- slots after this instant count
     last_slot_at   timestamptz,        -- the cursor: every slot up to here is accounted for
-    next_slot_at   timestamptz,        -- the next slot to account for; null: none is owed
+    -- the next slot to account for; null: none is owed
+    next_slot_at   timestamptz check (schedule is not null or next_slot_at is null),
     paused_at      timestamptz,        -- set by an operator; no sync changes these four
     paused_until   timestamptz,
     paused_by      text,
@@ -143,9 +144,14 @@ create table yamlsched.job_definitions (
     unique (namespace, job_type),
     constraint handler_or_command check ((handler is null) = (command <> '{}')),
     constraint pause_is_whole check (paused_at is not null
-        or (paused_until is null and paused_by is null and paused_reason is null)),
-    constraint cursor_needs_a_schedule check (schedule is not null or next_slot_at is null)
+        or (paused_until is null and paused_by is null and paused_reason is null))
 );
+
+-- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
+create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$ select not d.enabled or d.retired_at is not null
+    or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
 
 -- A tick finds jobs with due slots through this index.
 create index job_definitions_due on yamlsched.job_definitions (namespace, next_slot_at)
@@ -161,12 +167,6 @@ create index job_definitions_catchup_window on yamlsched.job_definitions (namesp
 create index job_definitions_followed on yamlsched.job_definitions (id) where is_followed;
 create index job_definitions_slots_error on yamlsched.job_definitions (namespace)
     where slots_error is not null;
-
--- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
-create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
-as $$ select not d.enabled or d.retired_at is not null
-    or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
 
 -- Write jobs: insert those that are new, update the others in place. Each job is an object with the
 -- same keys, which are columns. The statement is made from the keys, so that there is no second
@@ -273,6 +273,19 @@ create table yamlsched.job_runs (
         or (locked_by is not null and attempts >= 1))
 ) with (fillfactor = 40);  -- room for the row version of a claim on the same page: no index changes
 
+-- What a run waits for: a slot of another job, and what became of it. A slot of a job that follows
+-- others gets its run at once, which is released when what it waits for has ended.
+create table yamlsched.awaits (
+    run_id          bigint not null references yamlsched.job_runs (id) on delete cascade,
+    definition_id   bigint not null references yamlsched.job_definitions (id),
+    -- the latest one of that job at the run's own slot; null: it has had none
+    slot            timestamptz,
+    upstream_run_id bigint,            -- whose end counted
+    -- null: the run waits; "waiting": it was started by force while it did
+    outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped',
+        'waiting')),
+    primary key (run_id, definition_id)
+);
 -- One row per key, however many ticks race.
 create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key)
     where idempotency_key is not null;
@@ -301,24 +314,6 @@ create index job_runs_blocked on yamlsched.job_runs (namespace, blocked_on, prio
 create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
     where unreleased and finished_at is null;
 
--- Whether no worker may execute an unfinished run: it waits, or its lease has ended.
-create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
-as $$ select coalesce(r.locked_until < now, true) $$;
-
--- What a run waits for: a slot of another job, and what became of it. A slot of a job that follows
--- others gets its run at once, which is released when what it waits for has ended.
-create table yamlsched.awaits (
-    run_id          bigint not null references yamlsched.job_runs (id) on delete cascade,
-    definition_id   bigint not null references yamlsched.job_definitions (id),
-    -- the latest one of that job at the run's own slot; null: it has had none
-    slot            timestamptz,
-    upstream_run_id bigint,            -- whose end counted
-    -- null: the run waits; "waiting": it was started by force while it did
-    outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped',
-        'waiting')),
-    primary key (run_id, definition_id)
-);
 create index awaits_open on yamlsched.awaits (definition_id, slot) where outcome is null;
 create index awaits_ended on yamlsched.awaits (upstream_run_id) where upstream_run_id is not null;
 
@@ -712,13 +707,24 @@ begin
 end
 $$;
 
+-- Whether who enqueues may change runs. Inside of enqueue the current user is its owner.
+create function yamlsched.is_worker() returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select has_table_privilege(case current_setting('role') when 'none' then session_user
+        else current_setting('role') end, 'yamlsched.job_runs', 'update')
+$$;
+
 -- The error of the arguments of enqueue_many, or null.
 create function yamlsched.arguments_fault(
-    job_type text, payloads jsonb[], keys text[], run_at timestamptz, priority text, delay interval,
-    contexts text[]) returns text
+    job_type text, payloads jsonb[], keys text[], run_at timestamptz, parent_id bigint,
+    priority text, delay interval, contexts text[]) returns text
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select case
+        when parent_id is not null and not yamlsched.is_worker() then
+            'parent_id is not accepted from an enqueuer:'
+            ' run.enqueue() of a worker''s handler sets it'
         when payloads is null then 'the list of payloads is null'
         when cardinality(keys) <> cardinality(payloads) then
             format('%s payloads, but %s keys', cardinality(payloads), cardinality(keys))
@@ -741,6 +747,27 @@ as $$
             where f.fault is not null
             order by i.nth limit 1)
     end
+$$;
+
+-- Refuse keys that runs of other jobs hold: a mistake in how keys are named, and never a duplicate.
+create function yamlsched.refuse_keys(of_namespace text, job text, keys text[]) returns void
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    held record;
+begin
+    select r.idempotency_key as key, r.job_type into held
+    from yamlsched.job_runs r
+    where r.namespace = of_namespace and r.idempotency_key = any (keys) and r.job_type <> job
+    limit 1;
+    if found then
+        raise exception using errcode = 'YS004',
+            message = format('key "%s" is held by a run of %s', held.key, case
+                when yamlsched.is_worker() then format('job "%s"', held.job_type)
+                else 'another job' end),
+            hint = 'Start keys with the name of their job.';
+    end if;
+end
 $$;
 
 -- Enqueue runs of one job, in order. Keys that a payload does not have come from the job's own
@@ -768,20 +795,11 @@ as $$
 #variable_conflict use_variable
 declare
     job    yamlsched.job_definitions := yamlsched.job_to_enqueue(namespace, job_type);
-    fault  text := yamlsched.arguments_fault(
-        job_type, payloads, idempotency_keys, run_at, priority, delay, trace_contexts);
-    -- who calls: inside of this function the current user is its owner
-    caller text := case current_setting('role') when 'none' then session_user
-                        else current_setting('role') end;
-    sees_runs boolean := has_table_privilege(caller, 'yamlsched.job_runs', 'update');
+    fault  text := yamlsched.arguments_fault(job_type, payloads, idempotency_keys, run_at,
+        parent_id, priority, delay, trace_contexts);
     due_at timestamptz := greatest(run_at, clock_timestamp() + delay, clock_timestamp());
     ids    bigint[];                     -- one for each position
-    other  record;
 begin
-    if parent_id is not null and not sees_runs then
-        fault := 'parent_id is not accepted from an enqueuer:'
-                 ' run.enqueue() of a worker''s handler sets it';
-    end if;
     if fault is not null then
         raise exception using errcode = 'YS003', message = fault;
     end if;
@@ -807,18 +825,7 @@ begin
     order by i.key collate "C", i.id
     on conflict do nothing;
 
-    -- A key held by another job is a mistake in how keys are named, and never a duplicate.
-    select r.idempotency_key as key, r.job_type as job into other
-    from yamlsched.job_runs r
-    where r.namespace = job.namespace and r.idempotency_key = any (idempotency_keys)
-      and r.job_type <> job.job_type limit 1;
-    if found then
-        raise exception using errcode = 'YS004',
-            message = format('key "%s" is held by a run of %s', other.key, case
-                when sees_runs then format('job "%s"', other.job) else 'another job' end),
-            hint = 'Start keys with the name of their job.';
-    end if;
-
+    perform yamlsched.refuse_keys(job.namespace, job.job_type, idempotency_keys);
     perform pg_notify('yamlsched', job.namespace);
     return query
     select i.nth::integer, i.run_id, coalesce(i.run_id = i.id, false)
@@ -1053,21 +1060,12 @@ begin
 end
 $$;
 
--- When a run is late that nothing but a worker holds up from now on.
-create function yamlsched.late_from(r yamlsched.job_runs, now timestamptz) returns timestamptz
-    language sql stable set search_path = pg_catalog, pg_temp
-as $$
-    select greatest(r.run_at, now) + d.start_within
-    from yamlsched.job_definitions d where d.id = r.definition_id
-$$;
-
 -- Have claims look again at the first runs in line, of all queues, as many as find room and `more`.
 -- One time in eight it begins with each of the lower levels, so that none waits for ever. Who calls
 -- it holds the gates, by an earlier statement. Returns how many runs.
 create function yamlsched.offer(
     of_namespace text, names text[], more integer, now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
-    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
     chance  float8 := random();
@@ -1078,7 +1076,9 @@ begin
     update yamlsched.job_runs r
     set blocked_on = null,
         late_at = case when r.unreleased or r.blocked_on like 'limit/%' then r.late_at
-                       else yamlsched.late_from(r, now) end
+                       else greatest(r.run_at, now) + (
+                           select d.start_within from yamlsched.job_definitions d
+                           where d.id = r.definition_id) end
     where r.id = any (array(
         select w.id
         from yamlsched.rooms(of_namespace, names, now) m
@@ -1153,7 +1153,6 @@ create function yamlsched.grant_permits(
     of_namespace text, run_ids bigint[], levels smallint[], gates text[], now timestamptz)
     returns bigint[]
     language plpgsql set search_path = pg_catalog, pg_temp
-    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
     granted bigint[];
@@ -1197,7 +1196,6 @@ $$;
 create function yamlsched.block(
     of_namespace text, run_ids bigint[], gates text[], now timestamptz) returns void
     language plpgsql set search_path = pg_catalog, pg_temp
-    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 begin
     with rest as materialized (
@@ -1241,7 +1239,8 @@ $$;
 -- Returns all of the runs that it could lock. One that still may be claimed has not got its gates,
 -- or its turn comes with the next claim.
 create function yamlsched.claim_gated(
-    of_namespace text, run_ids bigint[], levels smallint[], token text, now timestamptz)
+    of_namespace text, run_ids bigint[], levels smallint[], token text, now timestamptz,
+    revision text default null)
     returns setof yamlsched.job_runs
     language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
@@ -1278,7 +1277,8 @@ begin
     set status = 'running', attempts = r.attempts + 1, locked_by = token, started_at = now,
         begun_at = coalesce(r.begun_at, now),
         locked_until = now + (select d.lease from yamlsched.job_definitions d
-                              where d.id = r.definition_id), updated_at = now
+                              where d.id = r.definition_id), updated_at = now,
+        cpu_seconds = null, peak_memory_bytes = null, revision = claim_gated.revision
     where r.id = any (granted);
     if cardinality(granted) < cardinality(held) then
         perform yamlsched.block(of_namespace, array(
@@ -1336,31 +1336,9 @@ as $$
     select r.blocked_on like 'limit/%' and r.blocked_on <> all (yamlsched.gates_of(r, d, now))
 $$;
 
--- An edit of jobs, whose gates are locked: their runs no longer wait at gates at which they do not
--- stand any more. A run that another session has locked is skipped, because that session may wait
--- for the gate; the sweep continues with those.
-create function yamlsched.leave_gates(jobs bigint[], now timestamptz) returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-begin
-    update yamlsched.job_runs r
-    set blocked_on = null
-    where r.id = any (array(
-        select w.id
-        from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
-        where w.definition_id = any (jobs) and w.finished_at is null
-          and yamlsched.waits_elsewhere(w, d, now)
-        order by w.id for no key update of w skip locked));
-    update yamlsched.gates g set is_edited = true
-    from (select distinct w.namespace, w.blocked_on as name
-          from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
-          where w.definition_id = any (jobs) and w.finished_at is null
-            and yamlsched.waits_elsewhere(w, d, now)) e
-    where (g.namespace, g.name) = (e.namespace, e.name);
-end
-$$;
-
--- Continue the edits that have skipped runs.
+-- Runs no longer wait at edited gates at which they do not stand any more. A run that another
+-- session has locked is skipped, because that session may wait for the gate, which stays marked: the
+-- sweep continues with it.
 create function yamlsched.continue_edits(of_namespace text, now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -1391,6 +1369,20 @@ begin
           and yamlsched.waits_elsewhere(w, d, now));
     return freed;
 end
+$$;
+
+-- An edit of jobs, whose gates are locked: their runs leave gates at which they do not stand.
+create function yamlsched.leave_gates(of_namespace text, jobs bigint[], now timestamptz)
+    returns bigint
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    update yamlsched.gates g set is_edited = true
+    where g.namespace = of_namespace and g.name in (
+        select w.blocked_on
+        from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+        where w.definition_id = any (jobs) and w.finished_at is null
+          and yamlsched.waits_elsewhere(w, d, now));
+    select yamlsched.continue_edits(of_namespace, now)
 $$;
 
 -- The gates at which runs wait, each by one index probe; without those of followers.
@@ -1462,7 +1454,6 @@ $$;
 -- Remove the gates of values of limits that nobody uses any more.
 create function yamlsched.remove_values(of_namespace text) returns void
     language plpgsql set search_path = pg_catalog, pg_temp
-    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
     names text[];
@@ -1619,22 +1610,6 @@ begin
 end
 $$;
 
--- Whether a slot run of a job has ended a moment ago: a slot that waited for it is taken by the
--- next sync.
-create function yamlsched.had_turn(job bigint) returns boolean
-    language plpgsql stable set search_path = pg_catalog, pg_temp
-    set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off
-as $$
-begin
-    return exists (
-        select from (select r.exclusive from yamlsched.job_runs r
-                     where r.definition_id = job
-                       and r.finished_at > clock_timestamp() - interval '2 minutes'
-                     order by r.finished_at desc limit 1000) e
-        where e.exclusive);
-end
-$$;
-
 -- Since when and why a job is late, and the slot that is; null: it is not. The one definition.
 -- `run_late_at` is the first late_at of its runs that have not begun; `waits`: a slot run of it is
 -- unfinished, after which the next slot gets its own; `slot` is its first unfinished slot. Late is
@@ -1648,7 +1623,7 @@ create function yamlsched.late(
     d yamlsched.job_definitions, run_late_at timestamptz, waits boolean, inout slot timestamptz,
     out since timestamptz, out why text)
     language plpgsql stable set search_path = pg_catalog, pg_temp
-    set plan_cache_mode = force_generic_plan
+    set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off
 as $$
 declare
     now          timestamptz := clock_timestamp();
@@ -1658,8 +1633,13 @@ begin
         slot := null;
         return;
     end if;
+    -- a slot that waited for a run that has ended a moment ago is taken by the next sync
     if d.next_slot_at < now - d.start_within and not waits and not (
-        d.overlap = 'wait' and yamlsched.had_turn(d.id)) then
+        d.overlap = 'wait' and exists (
+            select from (select r.exclusive from yamlsched.job_runs r
+                         where r.definition_id = d.id and r.finished_at > now - interval '2 minutes'
+                         order by r.finished_at desc limit 1000) e
+            where e.exclusive)) then
         slot_late_at := d.next_slot_at + d.start_within;
     end if;
     since := least(run_late_at, slot_late_at) - d.start_within;
@@ -2434,7 +2414,7 @@ begin
             from yamlsched.job_runs r
             where r.namespace = of_namespace and r.queue = e.queue and r.priority = e.priority
               and r.blocked_on is null
-              and r.finished_at is null and r.run_at <= now and yamlsched.has_no_worker(r, now)
+              and r.finished_at is null and r.run_at <= now and coalesce(r.locked_until < now, true)
             order by r.run_at, r.id limit 1) r
         limit 1
     ), (

@@ -186,7 +186,7 @@ EQUIVALENT = {
     **{
         f"schema.sql {name}.finished_at is null": "redundant: what is blocked is not finished; for the index"
         for name in (
-            *("offer: n", "leave_gates: w", "continue_edits: w", "waited_for: r"),
+            *("offer: n", "continue_edits: w", "waited_for: r"),
             "remove_values: r",
         )
     },
@@ -233,7 +233,6 @@ EQUIVALENT = {
     "block_closed: r.id > past": "redundant: what is blocked does not match again; this one spares reading it",
     "settle_notes: for update": "a race: sessions that lock the same rows in another order would wait for each other",
     "d.notify <> '{}' -> true": "redundant: without names no target is joined; this one saves work",
-    "runs.sql note_revision: r.id = any": "redundant: the token is new for each claim; this one helps the planner",
     **{
         f"follow.sql {name}: r.{part}": "redundant: `hold` has locked these rows with the same condition"
         for name in ("release", "block", "remove", "cancel")

@@ -123,25 +123,6 @@ def test_a_write_about_a_run_does_not_change_other_runs_of_its_claim(
     assert row(db, other) == before
 
 
-@pytest.mark.parametrize("since", [None, *(since for since in SINCE if since != "another attempt")])
-def test_a_revision_is_noted_only_of_runs_that_the_claim_holds(
-    db: psycopg.Connection[Any], dsn: str, since: str | None
-) -> None:
-    run = a_claimed_run(db)
-    db.execute(
-        f"update yamlsched.job_runs set {SINCE.get(since or '', 'result = null')} where id = %s".encode(),
-        [run.id],
-    )
-
-    async def note(connection: Connection, run: ClaimedRun) -> Any:
-        given = {"ids": [run.id], "token": "A", "revision": "3f2a1bc8"}
-        return await connection.execute(load("runs")["note_revision"], given)
-
-    write(dsn, note, run)
-
-    assert row(db, run.id).revision == (None if since else "3f2a1bc8")
-
-
 @pytest.mark.parametrize("since", [since for since in SINCE if since != "another attempt"])
 def test_releasing_a_claim_without_an_answer_releases_only_runs_that_it_still_holds(
     db: psycopg.Connection[Any], dsn: str, since: str
@@ -341,7 +322,6 @@ def test_every_fenced_statement_is_tested() -> None:
         "succeed_in",
         "finish",
         "claim",
-        "note_revision",
         "reclaim",
         "unlock",
     }

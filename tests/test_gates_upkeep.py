@@ -66,7 +66,7 @@ def test_an_edit_skips_a_run_that_another_session_has_and_the_sweep_continues_it
     # when the edit comes while another session has one of them
     with database.connect(dsn) as other, other.transaction():
         other.execute("select from yamlsched.job_runs where id = %s for no key update", [taken])
-        db.execute("select yamlsched.leave_gates(%s, %s)", [[job], NOW])
+        db.execute("select yamlsched.leave_gates('default', %s, %s)", [[job], NOW])
         left = [row(db, run).blocked_on for run in (free, taken, turn, *others)]
         assert left == [None, "limit/old", f"job/{job}", "limit/old", "limit/old"]
         assert names(db, "is_edited") == {"limit/old"}
@@ -98,7 +98,7 @@ def test_an_edit_that_skips_nothing_leaves_nothing_to_the_sweep(db: Db) -> None:
     job, other = a_job(db, limit_name="new"), a_job(db, "other", limit_name="new")
     runs = [waiting(db, job, "limit/old"), waiting(db, other, "limit/other")]
 
-    db.execute("select yamlsched.leave_gates(%s, %s)", [[job], NOW])
+    db.execute("select yamlsched.leave_gates('default', %s, %s)", [[job], NOW])
 
     assert [row(db, run).blocked_on for run in runs] == [None, "limit/other"]
     assert names(db, "is_edited") == set()

@@ -483,8 +483,8 @@ WORKER_TABLES = {
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 READING = """
-arguments_fault due_work end_due_at enqueue_fault events_now failing_run gates_of had_turn has_no_worker has_succeeded
-is_closed is_failing is_still_dead job_to_enqueue late late_from limit_line limit_value messages_due owed_slot queue_levels
+arguments_fault due_work end_due_at enqueue_fault events_now failing_run gates_of has_succeeded
+is_closed is_failing is_still_dead is_worker job_to_enqueue late limit_line limit_value messages_due owed_slot queue_levels
 queue_load_of queue_loads report_file rooms unclaimed unfinished_slot upstream upstream_results valid_trace_context
 waited_for waits_elsewhere waits_for
 """

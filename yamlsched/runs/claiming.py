@@ -162,10 +162,7 @@ async def claim_gated(
         "revision": revision,
     }
     rows = await rows_of(connection, "claim_gated", parameters)
-    runs = _runs(rows)
-    if runs:
-        await connection.execute(load("runs")["note_revision"], parameters)
-    claimed.runs += runs
+    claimed.runs += _runs(rows)
     claimed.busy |= {row.definition_id for row in rows if row.state == "busy"}
     claimed.is_complete = (
         claimed.is_complete

@@ -291,7 +291,7 @@ def _move_runs(
     if known:
         _execute(connection, "free", "follow", ids=known)
         _execute(connection, "apply_queue", ids=known)
-        _execute(connection, "leave_gates", ids=known, now=now)
+        _execute(connection, "leave_gates", namespace=namespace, ids=known, now=now)
         due.wake_followers(connection, namespace, known, now)
     _put_limits(connection, namespace, former, numbers)
     if gates:
