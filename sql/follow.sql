@@ -190,7 +190,7 @@ select r.id, r.definition_id, d.job_type, d.schedule, d.timezone, d.effective_fr
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_definitions d
 cross join lateral (
-    select w.id, w.definition_id, w.scheduled_for, yamlsched.gates_of(w, d, c.now) as gates
+    select w.id, w.definition_id, w.scheduled_for, yamlsched.gates_of(w, c.now) as gates
     from yamlsched.job_runs w
     where w.definition_id = d.id and w.finished_at is null and w.status = 'queued'
       and w.begun_at is null

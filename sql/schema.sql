@@ -298,6 +298,9 @@ create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definitio
 -- order runs by their death and by their latest failure.
 create index job_runs_history on yamlsched.job_runs (definition_id, finished_at, id);
 create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
+-- The runs of a job by their slots.
+create index job_runs_slot on yamlsched.job_runs (definition_id, scheduled_for)
+    where scheduled_for is not null;
 -- The runs of a namespace that died last, of all jobs.
 create index job_runs_died on yamlsched.job_runs (namespace, dead_at, definition_id)
     where dead_at is not null;
@@ -870,14 +873,11 @@ revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, tex
 create function yamlsched.owed_slot(job bigint, at timestamptz) returns timestamptz
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select max(o.slot) from (
-        select max(s.last_slot) as slot from yamlsched.skipped_slots s
-        where s.definition_id = job and s.last_slot <= at
-        union all
-        select max(h.scheduled_for) from (
-            select p.scheduled_for from yamlsched.job_runs p
-            where p.definition_id = job and p.scheduled_for <= at
-            order by p.finished_at desc limit 100) h) o
+    select greatest(
+        (select max(s.last_slot) from yamlsched.skipped_slots s
+         where s.definition_id = job and s.last_slot <= at),
+        (select max(r.scheduled_for) from yamlsched.job_runs r
+         where r.definition_id = job and r.scheduled_for <= at))
 $$;
 
 -- What became of a slot that others wait for: of a run its status, "waiting" if it may change,
@@ -894,23 +894,15 @@ declare
 begin
     state := 'skipped';
     while slot is not null loop
-        -- those that have ended since the slot, and not the whole history of the job; an hour more,
-        -- as the clock of the database may have been set back
-        run_id := (array(
-            select r.id from yamlsched.job_runs r
-            where r.definition_id = job and r.finished_at is null and r.scheduled_for = slot
-            union all
-            select r.id from yamlsched.job_runs r
-            where r.definition_id = job and r.finished_at >= slot - interval '1 hour'
-              and r.scheduled_for = slot))[1];
-        select r.finished_at,
+        select r.id, r.finished_at,
                case when r.status in ('queued', 'failed') and d.retired_at is not null
-                   then 'skipped'
+                        then 'skipped'
                     when r.finished_at is null or r.locked_until > upstream.now then 'waiting'
-                        else r.status end
-        into ended_at, state
+                    else r.status end
+        into run_id, ended_at, state
         from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-        where r.id = run_id;
+        where r.definition_id = job and r.scheduled_for = slot
+        order by r.finished_at desc limit 1;
         exit when found;
         state := 'skipped';
         select s.first_slot, s.last_slot, s.reason into gap
@@ -925,18 +917,14 @@ begin
             state := coalesce(state, 'skipped');
             exit;
         elsif gap.reason = 'superseded' then
-            slot := (select min(n.slot) from (
-                select min(r.scheduled_for) as slot from yamlsched.job_runs r
-                where r.definition_id = job and r.scheduled_for > gap.last_slot
-                  and (r.finished_at > gap.last_slot or r.finished_at is null)
-                union all
-                select min(s.first_slot) from yamlsched.skipped_slots s
-                where s.definition_id = job and s.last_slot > gap.last_slot) n);
+            slot := least(
+                (select min(r.scheduled_for) from yamlsched.job_runs r
+                 where r.definition_id = job and r.scheduled_for > gap.last_slot),
+                (select min(s.first_slot) from yamlsched.skipped_slots s
+                 where s.definition_id = job and s.last_slot > gap.last_slot));
         elsif gap.reason in ('overlap', 'key_taken') then
-            slot := (select max(l.scheduled_for) from (
-                select r.scheduled_for from yamlsched.job_runs r
-                where r.definition_id = job and r.scheduled_for < gap.first_slot
-                order by r.finished_at desc limit 100) l);
+            slot := (select max(r.scheduled_for) from yamlsched.job_runs r
+                     where r.definition_id = job and r.scheduled_for < gap.first_slot);
         else
             exit;
         end if;
@@ -1004,8 +992,7 @@ $$;
 
 -- The gates at which a run stands, in the order in which a claim asks. A call of on_dead needs no
 -- permit of a limit.
-create function yamlsched.gates_of(
-    r yamlsched.job_runs, d yamlsched.job_definitions, now timestamptz) returns text[]
+create function yamlsched.gates_of(r yamlsched.job_runs, now timestamptz) returns text[]
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select array_remove(array[
@@ -1014,6 +1001,7 @@ as $$
         case when not r.is_call
              then 'limit/' || d.limit_name || case when d.limit_by = '{}' then ''
                   else '/' || yamlsched.limit_value(r.payload, d.limit_by) end end], null)
+    from yamlsched.job_definitions d where d.id = r.definition_id
 $$;
 
 -- How many runs may stand in each of these gates, and how many more than now. What a claim reads
@@ -1139,7 +1127,7 @@ begin
           select 'after/' || (e.d).id from ended e where (e.d).is_followed or (e.d).after <> '{}'
           union
           select g.name from ended e
-          cross join unnest(yamlsched.gates_of(e.r, e.d, now)) as g (name)
+          cross join unnest(yamlsched.gates_of(e.r, now)) as g (name)
           where (e.r).status = 'cancelled') n;
     return case when names is null then 0
                 else yamlsched.promote(of_namespace, names, 0, now) end;
@@ -1162,8 +1150,7 @@ begin
                row_number() over (partition by g.name order by array_position(
                    levels, r.priority), r.run_at, r.id) as place
         from yamlsched.job_runs r
-        join yamlsched.job_definitions d on d.id = r.definition_id
-        cross join lateral unnest(yamlsched.gates_of(r, d, now)) as g (name)
+        cross join lateral unnest(yamlsched.gates_of(r, now)) as g (name)
         where r.id = any (run_ids)
     ), room as materialized (
         select * from yamlsched.rooms(of_namespace, gates, now)
@@ -1225,11 +1212,11 @@ begin
     set blocked_on = b.name,
         late_at = case when b.name like 'limit/%' then r.late_at end
     from (select (w.r).id, (select g.name
-                            from unnest(yamlsched.gates_of(w.r, d, now))
+                            from unnest(yamlsched.gates_of(w.r, now))
                                 with ordinality as g (name, nth)
                             where g.name in (select f.name from full_gates f)
                             order by g.nth limit 1) as name
-          from waiting w join yamlsched.job_definitions d on d.id = (w.r).definition_id) b
+          from waiting w) b
     where r.id = b.id and b.name is not null;
 end
 $$;
@@ -1257,8 +1244,8 @@ begin
         order by r.id for no key update skip locked);
     gates := array(
         select distinct g.name
-        from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-        cross join lateral unnest(yamlsched.gates_of(r, d, now)) as g (name)
+        from yamlsched.job_runs r
+        cross join lateral unnest(yamlsched.gates_of(r, now)) as g (name)
         where r.id = any (held));
     insert into yamlsched.gates (namespace, name)      -- of values; sync makes the others
     select of_namespace, n.name from unnest(gates) as n (name)
@@ -1304,8 +1291,7 @@ declare
 begin
     perform yamlsched.lock_gates(of_namespace, array['closed/' || job]);
     with picked as materialized (
-        select r.id, case when d.limit_name is not null
-                          then yamlsched.gates_of(r, d, now) end as gates
+        select r.id, case when d.limit_name is not null then yamlsched.gates_of(r, now) end as gates
         from yamlsched.job_runs r
         join yamlsched.job_definitions d on d.id = r.definition_id
         where r.definition_id = job and r.finished_at is null and r.id > past
@@ -1329,11 +1315,10 @@ end
 $$;
 
 -- Whether a run waits at a gate at which it does not stand since an edit.
-create function yamlsched.waits_elsewhere(
-    r yamlsched.job_runs, d yamlsched.job_definitions, now timestamptz) returns boolean
+create function yamlsched.waits_elsewhere(r yamlsched.job_runs, now timestamptz) returns boolean
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select r.blocked_on like 'limit/%' and r.blocked_on <> all (yamlsched.gates_of(r, d, now))
+    select r.blocked_on like 'limit/%' and r.blocked_on <> all (yamlsched.gates_of(r, now))
 $$;
 
 -- Runs no longer wait at edited gates at which they do not stand any more. A run that another
@@ -1355,18 +1340,16 @@ begin
     update yamlsched.job_runs r
     set blocked_on = null
     where r.id = any (array(
-        select w.id
-        from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+        select w.id from yamlsched.job_runs w
         where w.namespace = of_namespace and w.blocked_on = any (names) and w.finished_at is null
-          and yamlsched.waits_elsewhere(w, d, now)
-        order by w.id for no key update of w skip locked));
+          and yamlsched.waits_elsewhere(w, now)
+        order by w.id for no key update skip locked));
     get diagnostics freed = row_count;
     update yamlsched.gates g set is_edited = false
     where g.namespace = of_namespace and g.name = any (names) and not exists (
         select from yamlsched.job_runs w
-        join yamlsched.job_definitions d on d.id = w.definition_id
         where w.namespace = of_namespace and w.blocked_on = g.name and w.finished_at is null
-          and yamlsched.waits_elsewhere(w, d, now));
+          and yamlsched.waits_elsewhere(w, now));
     return freed;
 end
 $$;
@@ -1378,10 +1361,9 @@ create function yamlsched.leave_gates(of_namespace text, jobs bigint[], now time
 as $$
     update yamlsched.gates g set is_edited = true
     where g.namespace = of_namespace and g.name in (
-        select w.blocked_on
-        from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+        select w.blocked_on from yamlsched.job_runs w
         where w.definition_id = any (jobs) and w.finished_at is null
-          and yamlsched.waits_elsewhere(w, d, now));
+          and yamlsched.waits_elsewhere(w, now));
     select yamlsched.continue_edits(of_namespace, now)
 $$;
 
@@ -1583,31 +1565,19 @@ as $$
         when r.blocked_on like 'limit/%' then yamlsched.limit_line(r.namespace, r.blocked_on) end
 $$;
 
--- The latest slot of a job that should have succeeded by now, if neither it nor a later one has. A
--- finished run is read only where it may decide: the latest of the job, by index, until one does.
+-- The latest slot of a job that should have succeeded by now, if neither it nor a later one has.
 create function yamlsched.unfinished_slot(d yamlsched.job_definitions) returns timestamptz
-    language plpgsql stable strict set search_path = pg_catalog, pg_temp
-    -- planning takes longer than all else
-    set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off
+    language sql stable strict set search_path = pg_catalog, pg_temp
+    set enable_sort = off set enable_bitmapscan = off
 as $$
-declare
-    now  timestamptz := clock_timestamp();
-    slot timestamptz;
-begin
-    slot := greatest(case when d.next_slot_at < now - d.finish_within then d.next_slot_at end, (
-        select max(r.scheduled_for) from yamlsched.job_runs r
-        where r.definition_id = d.id and r.finished_at is null and r.finish_by <= now), (
-        select max(x.scheduled_for)
-        from (select r.scheduled_for, r.finish_by from yamlsched.job_runs r
-              where r.definition_id = d.id and r.dead_at is not null order by r.dead_at desc
-              limit 100) x
-        where x.finish_by <= now));
-    return case when slot is not null and not exists (
-        select from (select r.status, r.scheduled_for from yamlsched.job_runs r
-                     where r.definition_id = d.id and r.finished_at >= slot
-                     order by r.finished_at desc limit 1000) e
-        where e.status = 'succeeded' and e.scheduled_for >= slot) then slot end;
-end
+    select case when d.next_slot_at < clock_timestamp() - d.finish_within then d.next_slot_at
+                else (
+        select case when r.status <> 'succeeded' then r.scheduled_for end
+        from yamlsched.job_runs r
+        where r.definition_id = d.id and r.scheduled_for is not null
+          and (r.status = 'succeeded'
+               or r.finish_by <= clock_timestamp() and r.status <> 'cancelled')
+        order by r.scheduled_for desc limit 1) end
 $$;
 
 -- Since when and why a job is late, and the slot that is; null: it is not. The one definition.
@@ -1727,8 +1697,7 @@ as $$
         left join lateral (
             select n.name
             from yamlsched.job_runs r
-            join yamlsched.job_definitions d on d.id = r.definition_id
-            cross join lateral unnest(yamlsched.gates_of(r, d, queue_load_of.now)) as n (name)
+            cross join lateral unnest(yamlsched.gates_of(r, queue_load_of.now)) as n (name)
             -- one whose lease is over is taken back by a worker, whatever its gates are
             where r.id = u.id and r.locked_until is null and (u.exclusive or j.all_runs)) g on true
         where u.is_executing is not true and u.due_at <= queue_load_of.now - interval '10 seconds'
@@ -1856,8 +1825,7 @@ where e.state <> 'done'
        or (r.locked_by = e.locked_by and r.attempts = e.attempt
            and (r.status = 'running' or r.locked_until > clock_timestamp())) is not true);
 
--- One row per job: its unfinished runs, and whether it is late. Without a job that may be late, no
--- finished run is read.
+-- One row per job: its unfinished runs, and whether it is late.
 -- failing: runs that fail again and again, by the rule of is_failing, which would take too long
 -- here; no calls of on_dead.
 create view yamlsched.job_queues as
@@ -1905,25 +1873,13 @@ left join (
 cross join lateral (
     select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
 ) state
-cross join lateral yamlsched.late(case  -- asked only where a job may be late, because it reads more
-    when d.enabled and d.retired_at is null and not state.paused
-         and (open.late_at < clock_timestamp()
-              or d.next_slot_at < clock_timestamp() - d.start_within
-              or d.finish_within is not null
-                 and (open.definition_id is not null
-                     or d.next_slot_at < clock_timestamp() - d.finish_within
-                      or exists (select from yamlsched.job_runs r where r.definition_id = d.id
-                          and r.dead_at is not null))
-              or exists (select from yamlsched.skipped_slots s where s.definition_id = d.id
-                           and s.reason in ('late', 'upstream')
-                           and s.recorded_at > clock_timestamp() - interval '1 hour'))
-    then d end,
+cross join lateral yamlsched.late(
+    case when d.enabled and d.retired_at is null and not state.paused then d end,
     open.late_at, d.after = '{}' and d.overlap = 'wait' and open.slot_run_id is not null,
     open.slot) l;
 
--- One row per job: its state in one word; if several apply, the most severe. Of its finished runs
--- only the latest one is read, unless that is not a success. Calls of on_dead do not count for the
--- job's own health.
+-- One row per job: its state in one word; if several apply, the most severe. Calls of on_dead do not
+-- count for the job's own health.
 create view yamlsched.job_states as
 select q.namespace, q.job_type, q.definition_id,
        case when q.retired_at is not null then 'retired'
@@ -1947,43 +1903,28 @@ from yamlsched.job_queues q
 left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
 left join lateral (
-    select r.id as run_id, r.finished_at, r.locked_by,
-           r.status = 'succeeded' and not r.is_call as is_success
-    from yamlsched.job_runs r
+    select r.finished_at, r.locked_by from yamlsched.job_runs r
     where r.definition_id = q.definition_id and r.finished_at is not null
     order by r.finished_at desc limit 1
 ) latest on true
 left join lateral (
-    select r.id as run_id, r.finished_at
-    from yamlsched.job_runs r
-    where not latest.is_success and r.definition_id = q.definition_id and r.finished_at is not null
+    select r.id as run_id, r.finished_at from yamlsched.job_runs r
+    where r.definition_id = q.definition_id and r.finished_at is not null
       and r.status = 'succeeded' and not r.is_call
     order by r.finished_at desc limit 1
-) earlier on true
-cross join lateral (
-    select case when latest.is_success then latest.run_id else earlier.run_id end as run_id,
-           case when latest.is_success then latest.finished_at
-               else earlier.finished_at end as finished_at
-) success
+) success on true
 cross join lateral (
     -- is_failing: the streak of job_health is not empty; has_died: a run died since the last
-    -- success. What is known already spares most jobs the look. The order makes the planner use the
-    -- index
-    select coalesce(q.failed_at > coalesce(success.finished_at, '-infinity')
-        or not latest.is_success, false)
-           and (select r.failed_at
-                from yamlsched.job_runs r
-                where r.definition_id = q.definition_id
-                  and r.failed_at > coalesce(success.finished_at, '-infinity')
-                  and r.status <> 'cancelled' and not r.is_call
-                order by r.failed_at desc limit 1) is not null as is_failing,
-           coalesce(not latest.is_success, false)
-           and (select r.dead_at
-                from yamlsched.job_runs r
-                where r.definition_id = q.definition_id
-                  and r.dead_at > coalesce(success.finished_at, '-infinity')
-                  and not r.is_call
-                order by r.dead_at desc limit 1) is not null as has_died
+    -- success. The order makes the planner use the index
+    select (select r.failed_at from yamlsched.job_runs r
+            where r.definition_id = q.definition_id and not r.is_call
+              and r.failed_at > coalesce(success.finished_at, '-infinity')
+              and r.status <> 'cancelled'
+            order by r.failed_at desc limit 1) is not null as is_failing,
+           (select r.dead_at from yamlsched.job_runs r
+            where r.definition_id = q.definition_id and not r.is_call
+              and r.dead_at > coalesce(success.finished_at, '-infinity')
+            order by r.dead_at desc limit 1) is not null as has_died
 ) failure;
 
 -- One row per job: its state, its last results, its unfinished runs, and whether it is overdue.

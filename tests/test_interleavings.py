@@ -71,12 +71,12 @@ returning id
 PLACES = """
 insert into yamlsched.gates (namespace, name)
 select 'default', g.name from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-cross join unnest(yamlsched.gates_of(r, d, now())) g (name) where r.status = 'running' on conflict do nothing;
+cross join unnest(yamlsched.gates_of(r, now())) g (name) where r.status = 'running' on conflict do nothing;
 insert into yamlsched.permits (namespace, name, n, run_id)
 select 'default', g.name, 1, r.id from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-cross join unnest(yamlsched.gates_of(r, d, now())) g (name) where r.status = 'running';
+cross join unnest(yamlsched.gates_of(r, now())) g (name) where r.status = 'running';
 update yamlsched.job_runs r
-set blocked_on = (select (array(select unnest(yamlsched.gates_of(r, d, now())) order by 1 desc))[1]
+set blocked_on = (select (array(select unnest(yamlsched.gates_of(r, now())) order by 1 desc))[1]
                   from yamlsched.job_definitions d where d.id = r.definition_id)
 where r.id = any (%s)
 """
@@ -249,14 +249,14 @@ OPERATIONS = {
 
 TOO_MANY = """
 select g.name, count(*) from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-cross join unnest(yamlsched.gates_of(r, d, now())) g (name)
+cross join unnest(yamlsched.gates_of(r, now())) g (name)
 cross join lateral yamlsched.rooms('default', array[g.name], now()) m
 where r.locked_until is not null and g.name not like 'closed/%' group by g.name, m.capacity
 having count(*) > greatest(1, m.capacity)  -- a turn has no room while its job is paused
 """
 WITHOUT_PERMIT = """
 select r.id, g.name from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-cross join unnest(yamlsched.gates_of(r, d, now())) g (name)
+cross join unnest(yamlsched.gates_of(r, now())) g (name)
 where r.locked_until is not null and g.name not like 'closed/%'
   and not exists (select from yamlsched.permits p where p.run_id = r.id and p.name = g.name)
 """
@@ -266,7 +266,7 @@ where not exists (select from yamlsched.job_runs r where r.id = p.run_id and r.l
 """
 ELSEWHERE = """
 select r.id, r.blocked_on from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-where yamlsched.waits_elsewhere(r, d, now())
+where yamlsched.waits_elsewhere(r, now())
 """
 LOWERS = {"lower, overlap wait"}  # what executes then is not ended
 

@@ -23,7 +23,7 @@ where r.blocked_on is not null
        or r.blocked_on not like 'after/%%' and (
            select m.free from yamlsched.rooms(r.namespace, array[r.blocked_on], %(now)s) m) > (
            select count(*) from yamlsched.job_runs o join yamlsched.job_definitions j on j.id = o.definition_id
-           cross join lateral yamlsched.gates_of(o, j, %(now)s) g
+           cross join lateral yamlsched.gates_of(o, %(now)s) g
            where o.finished_at is null and o.locked_until is null and o.run_at <= %(now)s and r.blocked_on = any (g)
              and (o.blocked_on is null or array_position(g, o.blocked_on) > array_position(g, r.blocked_on))))
 """
