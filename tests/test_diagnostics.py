@@ -268,7 +268,7 @@ def test_import_binds_the_payload_of_a_job_with_other_errors(folder: Path):
     assert [(line.split(":")[1], line.partition("[")[2][:5]) for line in found] == [
         ("3", "YS201"),
         ("4", "YS201"),
-        ("4", "YS309"),
+        ("4", "YS304"),
     ]
 
 

@@ -86,20 +86,13 @@ def check_all(
     ]
     diagnostics += find_by_plugins(loaded)
     if folders is not None:
-        of_handlers = check_handlers(
-            loaded, file, Sources(paths.import_path(file, loaded.paths, folders))
-        )
-        known = {(diagnostic.line, diagnostic.column) for diagnostic in of_handlers}
-        diagnostics += of_handlers
+        path = paths.search_path(file, loaded.paths, folders)
         if imports:
-            by_import = handlers.check_by_import(
-                loaded, paths.search_path(file, loaded.paths, folders)
-            )
-            diagnostics += [
-                diagnostic
-                for diagnostic in by_import
-                if (diagnostic.line, diagnostic.column) not in known
-            ]
+            diagnostics += handlers.check_by_import(loaded, path)
+        else:
+            sources = Sources(paths.import_path(file, loaded.paths, folders))
+            diagnostics += handlers.check(loaded, sources)
+        diagnostics += [*paths.check(loaded, file), *commands.check(loaded, file)]
     return apply_suppressions(diagnostics, loaded.source)
 
 

@@ -6,18 +6,17 @@ What the source does not determine (see ``lookup``) is not reported.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import Calls, Loaded
-from yamlsched.schedule.lookup import Function, Sources, split_path
+from yamlsched.schedule.lookup import Handler, Sources, split_path
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.source import Diagnostic, Finding
 from yamlsched.text import did_you_mean, join_words, quoted
@@ -25,52 +24,89 @@ from yamlsched.text import did_you_mean, join_words, quoted
 MAX_ERROR_CHARS = 200
 
 
-def check(loaded: Loaded, sources: Sources, only: Calls | None = None) -> list[Diagnostic]:
+def check(
+    loaded: Loaded, sources: Sources, only: Calls | None = None, imports: bool = False
+) -> list[Diagnostic]:
     """Return what is wrong with the handlers of all jobs, or of one.
 
     A job with errors in other keys is checked too, so that everything is reported at once.
+    ``imports``: import what can be found, which runs the project's code.
     """
     findings = Findings(loaded.source)
     for calls in loaded.calls if only is None else (only,):
         if findings.is_full:
             break
-        _check_calls(loaded, calls, sources, findings)
+        for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
+            if dotted is None:
+                continue
+            spot, function = loaded.spot(calls.job, key), sources.find(dotted)
+            if imports and not isinstance(function, Finding):
+                function = _import(dotted, calls.job)
+            if isinstance(function, Finding):
+                findings.report(spot, function)
+            elif function is not None:
+                _check_function(loaded, calls, key, dotted, spot, function, findings)
     return findings.diagnostics()
 
 
-def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
-    """Yield the keys that name functions, with the dotted path and the position of each."""
-    for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
-        if dotted is not None:
-            yield key, dotted, loaded.spot(calls.job, key)
+def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
+    """Return what is wrong with the handlers, and with their modules. Runs the project's code."""
+    before = list(sys.path)
+    sys.path[:0] = map(str, path)
+    try:
+        return check(loaded, Sources(map(Path, filter(None, sys.path))), imports=True)
+    finally:
+        sys.path[:] = before
 
 
-def _check_calls(loaded: Loaded, calls: Calls, sources: Sources, findings: Findings) -> None:
-    for key, dotted, spot in _called(loaded, calls):
-        function = sources.find(dotted)
-        if isinstance(function, Finding):
-            findings.report(spot, function)
-        elif function is None:
-            continue
-        elif is_generator(function.stub):
-            message = f"{spot}: {dotted} is a generator: calling it does nothing"
-            remedy = "Do the work without yield, or call it from a function that consumes it."
-            findings.error(spot, "YS306", message, remedy)
-        elif key == "handler":
-            if calls.async_queue is not None:
-                _check_async(calls.async_queue, dotted, spot, function, findings)
-            _check_payload(loaded, calls, spot, Parameters.of(dotted, function.stub), findings)
-        elif not _takes_one(function.stub):
-            name = function.stub.__name__
-            message = f"{spot}: {name} must take one argument, the run that is dead"
-            findings.error(spot, "YS308", message, f"Write def {name}(run): ...")
+def _import(dotted: str, job: str) -> Handler | Finding:
+    module, name = split_path(dotted)
+    try:
+        handler = pkgutil.resolve_name(f"{module}:{name}")
+    except (Exception, SystemExit) as error:
+        # any exception that the project's code raises during the import is reported
+        reason = " ".join(str(error).split())[:MAX_ERROR_CHARS]
+        message = f"importing {module} failed: {type(error).__name__}: {reason}"
+        return Finding("YS309", message, f"To reproduce it, run: yamlsched invoke {job}")
+    if callable(handler):
+        return handler  # type: ignore[no-any-return]
+    kind = type(handler).__name__
+    return Finding("YS306", f"{dotted} is not a function (got a {kind})", "Name a function.")
 
 
-def is_generator(handler: Callable[..., object]) -> bool:
-    return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+def _check_function(
+    loaded: Loaded,
+    calls: Calls,
+    key: str,
+    dotted: str,
+    spot: Spot,
+    function: Handler,
+    findings: Findings,
+) -> None:
+    """Report why the function of a key cannot be called. It has been read, or imported."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        message = f"{spot}: {dotted} is a generator: calling it does nothing"
+        remedy = "Do the work without yield, or call it from a function that consumes it."
+        findings.error(spot, "YS306", message, remedy)
+    elif key == "handler":
+        if calls.async_queue is not None:
+            _check_async(calls.async_queue, dotted, spot, function, findings)
+        try:
+            parameters = Parameters.of(dotted, function)
+        except (TypeError, ValueError):
+            return  # some builtins have no signature
+        _check_payload(loaded, calls, spot, parameters, findings)
+    elif not _takes_one(function):
+        name = _name(dotted)
+        message = f"{spot}: {name} must take one argument, the run that is dead"
+        findings.error(spot, "YS308", message, f"Write def {name}(run): ...")
 
 
-def _takes_one(handler: Callable[..., object]) -> bool:
+def _name(dotted: str) -> str:
+    return re.split("[.:]", dotted)[-1]
+
+
+def _takes_one(handler: Handler) -> bool:
     try:
         inspect.signature(handler).bind(object())
     except TypeError:
@@ -79,24 +115,25 @@ def _takes_one(handler: Callable[..., object]) -> bool:
 
 
 def _check_async(
-    queue: str, dotted: str, spot: Spot, function: Function, findings: Findings
+    queue: str, dotted: str, spot: Spot, function: Handler, findings: Findings
 ) -> None:
     """Report a handler that cannot share a process, and one that had better not."""
-    if not inspect.iscoroutinefunction(function.stub):
-        message = f"{spot}: {_not_async(dotted, queue)}"
-        remedy = f"Write async def {function.stub.__name__}, or name another queue."
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    if not inspect.iscoroutinefunction(function):
+        message = (
+            f"{spot}: {dotted} is not an async def, which queue {quoted(queue)} requires"
+            " (mode: async)"
+        )
+        remedy = f"Write async def {_name(dotted)}, or name another queue."
         findings.error(spot, "YS312", message, remedy)
-    elif re.search(r"\.once\(.*in_doubt='raise'", ast.unparse(function.node)):
+    elif code and "once" in code.co_names and "raise" in code.co_consts:
         message = (
             f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process'
             " leaves it dead"
         )
         remedy = "Name a queue with mode: process, or write another in_doubt."
         findings.warning(spot, "YS428", message, remedy)
-
-
-def _not_async(dotted: str, queue: str) -> str:
-    return f"{dotted} is not an async def, which queue {quoted(queue)} requires (mode: async)"
 
 
 class Parameters(NamedTuple):
@@ -112,7 +149,7 @@ class Parameters(NamedTuple):
     takes_any: bool
 
     @classmethod
-    def of(cls, dotted: str, handler: Callable[..., object]) -> Parameters:
+    def of(cls, dotted: str, handler: Handler) -> Parameters:
         every = inspect.signature(handler).parameters.values()
         named = [
             one.name for one in every if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
@@ -144,18 +181,20 @@ class Parameters(NamedTuple):
         names = join_words(map(quoted, missing), "and")
         return f"{self.handler} requires {names}, which the payload does not contain"
 
-    def fault(self, payload: Collection[str], is_complete: bool = True) -> str:
+    def fault(self, payload: Collection[str]) -> str:
         """Return why every call with these payload keys fails; "" if one may succeed."""
         for problem in filter(None, map(self.problem, payload)):
             return f"{problem.message}. {problem.remedy}"
-        missing = self.missing(payload) if is_complete else []
+        missing = self.missing(payload)
         return self.requires(missing) if missing else ""
 
 
 def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
     """Return what ``handler`` takes; None if its source does not determine it."""
     function = Sources(path).find(handler)
-    return Parameters.of(handler, function.stub) if isinstance(function, Function) else None
+    if function is None or isinstance(function, Finding):
+        return None
+    return Parameters.of(handler, function)
 
 
 def _check_payload(
@@ -189,57 +228,3 @@ def _check_limit(loaded: Loaded, calls: Calls, parameters: Parameters, findings:
             names = ", ".join(parameters.expected)
             remedy = did_you_mean(key, parameters.expected, f"It takes: {names or 'nothing'}.")
             findings.warning(spot, "YS436", message, remedy)
-
-
-def check_by_import(
-    loaded: Loaded, path: Sequence[Path], jobs: Collection[str] | None = None
-) -> list[Diagnostic]:
-    """Import the handlers, or those of ``jobs``, and bind the payloads to them. Runs the project's
-    code.
-    """
-    findings = Findings(loaded.source)
-    before = list(sys.path)
-    sys.path[:0] = [str(folder) for folder in path]
-    try:
-        for calls in loaded.calls:
-            if jobs is not None and calls.job not in jobs:
-                continue
-            for key, dotted, spot in _called(loaded, calls):
-                if reason := _import_and_bind(dotted, calls if key == "handler" else None):
-                    findings.error(
-                        spot,
-                        "YS309",
-                        f"{spot}: {reason}",
-                        f"To reproduce it, run: yamlsched invoke {calls.job}",
-                    )
-    finally:
-        sys.path[:] = before
-    return findings.diagnostics()
-
-
-def _import_and_bind(dotted: str, calls: Calls | None) -> str:
-    """Return why the callable cannot be imported, or cannot take its arguments; "" if it can."""
-    module, name = split_path(dotted)
-    try:
-        handler = pkgutil.resolve_name(f"{module}:{name}")
-    except (Exception, SystemExit) as error:
-        # any exception that the project's code raises during the import is reported
-        reason = " ".join(str(error).split())[:MAX_ERROR_CHARS]
-        return f"importing {module} failed: {type(error).__name__}: {reason}"
-    if not callable(handler):
-        return f"{dotted} is not a function (got a {type(handler).__name__})"
-    if is_generator(handler):
-        return f"{dotted} is a generator: calling it does nothing"
-    if calls is None:
-        takes = _takes_one(handler)
-        return "" if takes else f"{dotted} must take one argument, the run that is dead"
-    is_coroutine = inspect.iscoroutinefunction(inspect.unwrap(handler))
-    if calls.async_queue is not None and not is_coroutine:
-        return _not_async(dotted, calls.async_queue)
-    if calls.payload is None:
-        return ""
-    try:
-        parameters = Parameters.of(dotted, handler)
-    except (TypeError, ValueError):
-        return ""  # some builtins have no signature
-    return parameters.fault(calls.payload, calls.has_cron and calls.is_whole)

@@ -9,20 +9,16 @@ not an error.
 from __future__ import annotations
 
 import ast
-import dis
 import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from os.path import isdir, isfile  # unlike Path's, these do not raise if a folder cannot be read
 from pathlib import Path
 from pkgutil import iter_modules
-from types import CodeType, FunctionType
-from typing import NamedTuple
 
 from yamlsched.schedule.source import Finding
 from yamlsched.text import did_you_mean, quoted
@@ -48,81 +44,65 @@ OWN_PACKAGES = {
 }
 """What yamlsched imports, perhaps before a handler: no other module of that name can be imported.
 """
-BINDINGS = {"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"}
-"""The instructions of a module or a class that bind its names, or end that."""
-DYNAMIC = {"__getattr__", "__path__", "declare_namespace", "exec", "globals", "locals", "modules"}
-DYNAMIC |= {"setattr", "vars"}
+DYNAMIC = {"*", "__getattr__", "__path__", "declare_namespace", "exec", "globals", "locals"}
+DYNAMIC |= {"modules", "setattr", "vars"}
 """A module that names one of these may have more than it defines, submodules too."""
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Handler = Callable[..., object]
 
 
-class Function(NamedTuple):
-    """A function of the project: ``stub`` has its parameters, and defaults of None."""
+class Body:
+    """What the body of a module or a class defines, and how often a name is bound in it, at any
+    depth.
+    """
 
-    stub: FunctionType
-    node: ast.AST
+    def __init__(self, body: list[ast.stmt]) -> None:
+        self.bound: Counter[str] = Counter()
+        self.is_dynamic = False
+        for node in ast.walk(ast.Module(body, [])):
+            used = [getattr(node, field, None) for field in ("id", "attr", "name", "asname")]
+            self.is_dynamic = self.is_dynamic or not DYNAMIC.isdisjoint(used)
+            if not isinstance(getattr(node, "ctx", None), ast.Load):
+                self.bound.update(filter(None, used))
+        functions = [
+            node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        self.functions = {node.name for node in functions}
+        self.known: dict[str, Handler | Body] = {
+            node.name: Body(node.body)
+            for node in body
+            if isinstance(node, ast.ClassDef)
+            and not (node.bases or node.keywords or node.decorator_list)
+        }
+        self.known |= _stubs([node for node in functions if not node.decorator_list])
 
-
-class Code(NamedTuple):
-    """What the body of a module or a class defines, and how often it binds each name."""
-
-    definitions: dict[str, Definition]
-    codes: dict[int, CodeType]  # by lines: those of branches that are never executed are left
-    bound: Counter[str]
-    is_dynamic: bool
-
-    @classmethod
-    def of(cls, body: list[ast.stmt]) -> Code:
-        code = compile(ast.Module(body, []), "", "exec", dont_inherit=True)
-        names = {name for part in _parts(code) for name in part.co_names}
-        return cls(
-            {node.name: node for node in body if isinstance(node, Definition)},
-            {
-                part.co_firstlineno: part
-                for part in code.co_consts
-                if isinstance(part, CodeType) and not part.co_name.startswith("<")
-            },
-            Counter(step.argval for step in dis.get_instructions(code) if step.opname in BINDINGS),
-            ("*",) in code.co_consts or not names.isdisjoint(DYNAMIC),
-        )
-
-    def find(self, name: str, owner: str) -> Function | Code | Finding | None:
+    def find(self, name: str, owner: str) -> Handler | Body | Finding | None:
         """Return the only definition of a name, why there is none, or None if that is unknown."""
-        node = self.definitions.get(name)
-        if self.is_dynamic or self.bound[name] > 1 or (self.bound[name] and node is None):
+        if self.is_dynamic or self.bound[name] > 1:
             return None
-        if node is None:
-            functions = sorted(
-                each
-                for each, other in self.definitions.items()
-                if not isinstance(other, ast.ClassDef) and not each.startswith("_")
-            )
-            known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
-            remedy = did_you_mean(name, functions[:MAX_CANDIDATES], known)
-            return Finding("YS302", f"{owner} has no function {quoted(name)}", remedy)
-        if node.decorator_list or (code := self.codes.get(node.lineno)) is None:
-            return None
-        if isinstance(node, ast.ClassDef):
-            return None if node.bases or node.keywords else _body(node)
-        args = node.args
-        stub = FunctionType(code, {}, argdefs=(None,) * len(args.defaults))
-        by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-        stub.__kwdefaults__ = {arg.arg: None for arg, default in by_name if default is not None}
-        return Function(stub, node)
+        if self.bound[name]:
+            return self.known.get(name)
+        functions = sorted(each for each in self.functions if not each.startswith("_"))
+        known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
+        remedy = did_you_mean(name, functions[:MAX_CANDIDATES], known)
+        return Finding("YS302", f"{owner} has no function {quoted(name)}", remedy)
 
 
-@lru_cache(64)
-def _body(definition: ast.ClassDef) -> Code:
-    return Code.of(definition.body)
-
-
-def _parts(code: CodeType) -> Iterator[CodeType]:
-    """Yield a body, and those of the functions and classes in it."""
-    yield code
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield from _parts(part)
+def _stubs(nodes: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> dict[str, Handler]:
+    """Return functions with the same bodies and parameters. Without annotations, and with None for
+    each default, nothing of the project is executed.
+    """
+    for node in nodes:
+        args, none = node.args, ast.copy_location(ast.Constant(None), node)
+        for arg in ast.walk(args):
+            if isinstance(arg, ast.arg):
+                arg.annotation = None
+        args.defaults = [none for _ in args.defaults]
+        args.kw_defaults = [default and none for default in args.kw_defaults]
+        node.returns = None
+    names: dict[str, Handler] = {}
+    exec(compile(ast.Module([*nodes], []), "", "exec", dont_inherit=True), names)
+    return names
 
 
 class Sources:
@@ -131,9 +111,9 @@ class Sources:
     def __init__(self, path: Iterable[Path]) -> None:
         PathFinder.invalidate_caches()  # files may have changed
         self._path = list(map(str, path))
-        self._read: dict[Path, Code | Finding | None] = {}
+        self._read: dict[Path, Body | Finding | None] = {}
 
-    def find(self, dotted: str) -> Function | Finding | None:
+    def find(self, dotted: str) -> Handler | Finding | None:
         """Return the function that a dotted path names, why there is none, or None if that is
         unknown.
         """
@@ -141,11 +121,11 @@ class Sources:
         file = self._shadowed(module.partition(".")[0]) or self.module(module)
         if not isinstance(file, Path):
             return file
-        found: Function | Code | Finding | None = self._code(file)
+        found: Handler | Body | Finding | None = self._body(file)
         owner = module
         for part in name.split("."):
-            if not isinstance(found, Code):
-                return None if isinstance(found, Function) else found
+            if not isinstance(found, Body):
+                return None if callable(found) else found
             found, owner = found.find(part, owner), f"{owner}:{part}"
         if (
             isinstance(found, Finding)
@@ -155,9 +135,9 @@ class Sources:
             message = f"{module}.{name} is a module, not a function"
             remedy = f"Add the name of a function: {module}.{name}.function."
             return Finding("YS306", message, remedy)
-        return None if isinstance(found, Code) else found
+        return None if isinstance(found, Body) else found
 
-    def _code(self, file: Path) -> Code | Finding | None:
+    def _body(self, file: Path) -> Body | Finding | None:
         if file not in self._read:
             self._read[file] = _parse(file)
         return self._read[file]
@@ -189,8 +169,8 @@ class Sources:
         return None if any(map(self._is_dynamic, parents)) else problem
 
     def _is_dynamic(self, file: Path | None) -> bool:
-        code = self._code(file) if file else None
-        return not isinstance(code, Code) or code.is_dynamic
+        body = self._body(file) if file else None
+        return not isinstance(body, Body) or body.is_dynamic
 
     def _no_module(self, parts: list[str], depth: int, folders: list[str]) -> Finding:
         part = parts[depth]
@@ -258,19 +238,19 @@ def _place(spec: ModuleSpec | None) -> Path | None:
     return Path(place) if place else None
 
 
-def _parse(file: Path) -> Code | Finding | None:
+def _parse(file: Path) -> Body | Finding | None:
     """Return what a file defines, why it cannot be read, or None if its source is not there or too
     large.
     """
     if isdir(file):
-        return Code.of([])  # a package without __init__.py
+        return Body([])  # a package without __init__.py
     if file.suffix != ".py" or not isfile(file):
         return None
     try:
         with open(file, "rb") as source, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns about escapes in the project's strings
             data = source.read(MAX_SOURCE_BYTES + 1)
-            return None if len(data) > MAX_SOURCE_BYTES else Code.of(ast.parse(data).body)
+            return None if len(data) > MAX_SOURCE_BYTES else Body(ast.parse(data).body)
     except SyntaxError as error:
         line = f" line {error.lineno}" if error.lineno else ""
         return Finding("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
