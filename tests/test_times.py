@@ -16,6 +16,14 @@ BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 
 
+def following(clock: time, now: datetime) -> datetime:
+    return times.resolve(clock, lambda: BERLIN, now, is_future=True)
+
+
+def last(clock: time, now: datetime) -> datetime:
+    return times.resolve(clock, lambda: BERLIN, now, is_future=False)
+
+
 @pytest.mark.parametrize(
     ("now", "before", "after"),
     [
@@ -38,24 +46,16 @@ def test_a_time_of_day_is_the_last_or_the_next_on_the_clock_of_the_zone(
     now: str, before: str, after: str
 ) -> None:
     at, half_past_two = datetime.fromisoformat(now), time(2, 30)
-    assert times.last_occurrence(half_past_two, BERLIN, at) == datetime.fromisoformat(before)
-    assert times.next_occurrence(half_past_two, BERLIN, at) == datetime.fromisoformat(after)
+    assert last(half_past_two, at) == datetime.fromisoformat(before)
+    assert following(half_past_two, at) == datetime.fromisoformat(after)
 
 
 def test_the_next_time_of_day_is_never_more_than_a_day_and_an_hour_away() -> None:
     start = datetime(2026, 10, 24, tzinfo=UTC)
     for minutes in range(0, 3 * 24 * 60, 7):
         now = start + timedelta(minutes=minutes)
-        assert (
-            timedelta(0)
-            < times.next_occurrence(time(2, 30), BERLIN, now) - now
-            <= timedelta(hours=25)
-        )
-        assert (
-            timedelta(0)
-            <= now - times.last_occurrence(time(2, 30), BERLIN, now)
-            <= timedelta(hours=25)
-        )
+        assert timedelta(0) < following(time(2, 30), now) - now <= timedelta(hours=25)
+        assert timedelta(0) <= now - last(time(2, 30), now) <= timedelta(hours=25)
 
 
 @pytest.mark.parametrize(

@@ -138,42 +138,31 @@ def anchor(
 ) -> date | datetime:
     """Return what a value means at ``now``: an instant, a local time, or a local date.
 
-    ``is_future`` decides whether durations, times of day and weekdays count ahead or back. ``zone``
-    is called only if the value depends on it.
+    ``is_future`` decides whether durations, times of day and weekdays count ahead or back: to the
+    first one after ``now``, or to the last one up to it. ``zone`` is called only if the value
+    depends on it.
     """
-    match value:
-        case timedelta():
-            return now + value if is_future else now - value
-        case time():
-            where = zone() if value.tzinfo is None else UTC
-            return (next_occurrence if is_future else last_occurrence)(value, where, now)
-        case NamedDay():
-            return _named_day(value, zone(), now, is_future)
-    return value
-
-
-def _named_day(day: NamedDay, zone: ZoneInfo, now: datetime, is_future: bool) -> date | datetime:
-    """Return a date, or the local time on it. A weekday is the next one or the latest one, today
-    included if past.
-    """
-    today = now.astimezone(zone).date()
-    if day.name in RELATIVE_DAYS:
-        local_day = today + timedelta(days=RELATIVE_DAYS[day.name])
-        return local_day if day.clock is None else datetime.combine(local_day, day.clock)
-    dates = [today + timedelta(days=days) for days in range(-8, 9)]
-    dates = [each for each in dates if each.weekday() == WEEKDAYS.index(day.name)]
-    if day.clock is None:
-        return (
-            min(each for each in dates if each > today)
-            if is_future
-            else max(each for each in dates if each <= today)
-        )
-    times = [_to_utc(datetime.combine(each, day.clock), zone) for each in dates]
-    return (
-        min(each for each in times if each > now)
-        if is_future
-        else max(each for each in times if each <= now)
-    )
+    if isinstance(value, timedelta):
+        return now + value if is_future else now - value
+    if not isinstance(value, time | NamedDay):
+        return value
+    name, clock = (None, value) if isinstance(value, time) else value
+    where = zone() if clock is None or clock.tzinfo is None else UTC
+    today = now.astimezone(where).date()
+    if name in RELATIVE_DAYS:
+        day = today + timedelta(days=RELATIVE_DAYS[name])
+        return day if clock is None else datetime.combine(day, clock)
+    days = [today + timedelta(days=days) for days in range(-8, 9)]
+    if name is not None:
+        days = [day for day in days if day.weekday() == WEEKDAYS.index(name)]
+    if clock is None:
+        if is_future:
+            return min(day for day in days if day > today)
+        return max(day for day in days if day <= today)
+    times = [_to_utc(datetime.combine(day, clock), where) for day in days]
+    if is_future:
+        return min(at for at in times if at > now)
+    return max(at for at in times if at <= now)
 
 
 def resolve(
@@ -201,24 +190,6 @@ def bounds(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
     return _to_utc(midnight, zone), _to_utc(midnight + timedelta(days=1), zone) - timedelta(
         microseconds=1
     )
-
-
-def last_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
-    """Return the last instant up to ``now`` at which a clock in ``zone`` showed ``clock``."""
-    return max(at for at in _occurrences(clock, zone, now) if at <= now)
-
-
-def next_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
-    """Return the first instant after ``now`` at which a clock in ``zone`` shows ``clock``."""
-    return min(at for at in _occurrences(clock, zone, now) if at > now)
-
-
-def _occurrences(clock: time, zone: tzinfo, now: datetime) -> list[datetime]:
-    today = now.astimezone(zone).date()
-    return [
-        _to_utc(datetime.combine(today + timedelta(days=days), clock), zone)
-        for days in (-2, -1, 0, 1, 2)
-    ]
 
 
 def _to_utc(instant: datetime, zone: tzinfo) -> datetime:
