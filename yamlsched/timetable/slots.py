@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from heapq import merge
 from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -99,54 +99,29 @@ def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Itera
     that the last slot of one sync is never the first of the next. An instant that several
     expressions name is one slot.
     """
-    if cron.parts:
-        together = merge(
-            *(slots(part, zone, after, until) for part in cron.parts), key=attrgetter("at")
-        )
-        yield from (next(same) for _, same in groupby(together, attrgetter("at")))
-        return
-    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
-        for local in _matches(cron, piece):
-            yield _slot(piece, local)
+    for fire in _fires(cron, zone, _first_minute(after), _end_minute(until)):
+        yield _slot(fire)
 
 
 def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[int]:
     """Yield the slots in (after, until] as minutes since 1970, for counting many of them."""
-    if cron.parts:
-        together = merge(*(slot_minutes(part, zone, after, until) for part in cron.parts))
-        yield from (minute for minute, _ in groupby(together))
-        return
-    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
-        if piece.at is None:
-            yield from (local - piece.stretch.offset for local in _matches(cron, piece))
-        else:
-            yield from (piece.at for _ in _matches(cron, piece))
+    for fire in _fires(cron, zone, _first_minute(after), _end_minute(until)):
+        yield fire.minute
 
 
 def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
     """Return the first slot after ``after``; None if there is none within 50 years of it."""
-    if cron.parts:
-        firsts = [slot for part in cron.parts if (slot := next_slot(part, zone, after))]
-        return min(firsts, key=attrgetter("at"), default=None)
     start = _first_minute(after)
-    horizon = start + HORIZON_YEARS * 366 * DAY
-    for piece in _pieces(cron, zone, start, min(horizon, LAST_MINUTE)):
-        for local in _matches(cron, piece):
-            return _slot(piece, local)
-    return None
+    end = min(start + HORIZON_YEARS * 366 * DAY, LAST_MINUTE)
+    return next(map(_slot, _fires(cron, zone, start, end)), None)
 
 
 def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Slot | None:
     """Return the last slot in (after, until], searched from ``until`` backwards; None if there is
     none.
     """
-    if cron.parts:
-        newest = [slot for part in cron.parts if (slot := newest_slot(part, zone, after, until))]
-        return max(newest, key=attrgetter("at"), default=None)
-    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until), backwards=True):
-        for local in _matches(cron, piece, backwards=True):
-            return _slot(piece, local)
-    return None
+    fires = _fires(cron, zone, _first_minute(after), _end_minute(until), backwards=True)
+    return next(map(_slot, fires), None)
 
 
 def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span | None:
@@ -238,9 +213,40 @@ def _end_minute(until: datetime) -> int:
     return min((until - EPOCH) // MINUTE + 1, LAST_MINUTE)
 
 
-def _slot(piece: Piece, local: int) -> Slot:
-    stretch = piece.stretch
+class Fire(NamedTuple):
+    """A UTC minute that is a slot, and the local minute of ``piece`` that the expression names."""
+
+    minute: int
+    piece: Piece
+    local: int
+
+
+def _fires(
+    cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False
+) -> Iterator[Fire]:
+    """Yield the slots of all expressions in the UTC minutes [start, end), in order of time or in
+    reverse. An instant that several expressions name is one slot.
+    """
+    minute = itemgetter(0)
+    each = [_fires_of_one(part, zone, start, end, backwards) for part in cron.expressions]
+    together = merge(*each, key=minute, reverse=backwards)
+    return (next(same) for _, same in groupby(together, minute))
+
+
+def _fires_of_one(
+    cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool
+) -> Iterator[Fire]:
+    for piece in _pieces(cron, zone, start, end, backwards):
+        for local in _matches(cron, piece, backwards):
+            minute = local - piece.stretch.offset if piece.at is None else piece.at
+            yield Fire(minute, piece, local)
+
+
+def _slot(fire: Fire) -> Slot:
+    piece, local = fire.piece, fire.local
+    stretch, at = piece.stretch, EPOCH + fire.minute * MINUTE
     nominal = LOCAL_EPOCH + local * MINUTE
+    note = ""
     if piece.at is not None:
         runs = LOCAL_EPOCH + (stretch.start + stretch.offset) * MINUTE
         day = "" if runs.date() == nominal.date() else f"{runs.date()} "
@@ -248,11 +254,11 @@ def _slot(piece: Piece, local: int) -> Slot:
             f"{nominal:%H:%M} does not exist on {nominal.date()} (clocks go forward): runs at"
             f" {day}{runs:%H:%M}"
         )
-        return Slot(EPOCH + piece.at * MINUTE, nominal, note)
-    note = (
-        "second pass" if local < stretch.reached else "first pass" if local >= stretch.again else ""
-    )
-    return Slot(EPOCH + (local - stretch.offset) * MINUTE, nominal, note)
+    elif local < stretch.reached:
+        note = "second pass"
+    elif local >= stretch.again:
+        note = "first pass"
+    return Slot(at, nominal, note)
 
 
 def _pieces(
