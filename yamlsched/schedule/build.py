@@ -42,10 +42,6 @@ MAX_PAYLOAD_BYTES = 65_536
 """The maximum size of a payload as JSON, as a constraint of the tables also enforces."""
 MAX_LISTED_NAMES = 12
 """At most this many names are listed in a remedy."""
-MAX_UNMEASURED_SIZE = 160
-"""A payload node of this size cannot be too large: a unit is at most 64 characters of at most 6
-bytes as JSON.
-"""
 RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
 LIMITS = {
     **dict.fromkeys(
@@ -71,15 +67,14 @@ class Reader:
     None for them.
     """
 
-    def __init__(self, findings: Findings, environments: tuple[str, ...]) -> None:
+    def __init__(self, root: Spot, findings: Findings, environments: tuple[str, ...]) -> None:
+        self.root = root
         self.findings = findings
         self.environments = environments
         self.limits: dict[str, Limit | None] = {}  # of the file; None: its entry is not valid
         self.queues: dict[str, Queue | None] = {}  # the same
         self.calendars: dict[str, Calendar | None] = {}  # the same
         self.targets: dict[str, NotifyTarget | None] = {}  # the same
-        self.has_environment_list = True
-        self.is_environment_list_closed = True
         self.timezone_errors: dict[str, Finding] = {}
 
     def read(self, spot: Spot) -> Any:
@@ -132,12 +127,16 @@ class Reader:
         return None
 
     def job_environments(self, spot: Spot) -> tuple[str, ...]:
+        listed = self.root.get("environments")
+        is_unknown = (listed is not None and not self.findings.is_valid(listed)) or (
+            "environments",
+        ) in self.findings.intended
         for item in spot.children():
-            if item.value not in self.environments and self.is_environment_list_closed:
+            if item.value not in self.environments and not is_unknown:
                 message = f"{spot}: {quoted(item.value)} is not in the environments of the file"
                 known = f"Known: {', '.join(self.environments[:MAX_LISTED_NAMES])}."
                 remedy = self.findings.source.did_you_mean(item.value, self.environments, known)
-                if not self.has_environment_list:
+                if listed is None:
                     remedy = f"List it at the top level: environments: [{item.value}]"
                 self.findings.error(item, "YS112", message, remedy)
         return self.strings(spot)
@@ -150,13 +149,12 @@ class Reader:
 
     def payload(self, spot: Spot) -> Any:
         value = spot.node.plain()
-        if spot.node.size > MAX_UNMEASURED_SIZE:
-            size = stored_bytes(value)
-            if size > MAX_PAYLOAD_BYTES:
-                message = f"{spot} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
-                self.findings.error(
-                    spot.key, "YS117", message, "Store the data elsewhere and pass a reference."
-                )
+        size = stored_bytes(value)
+        if size > MAX_PAYLOAD_BYTES:
+            message = f"{spot} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
+            self.findings.error(
+                spot.key, "YS117", message, "Store the data elsewhere and pass a reference."
+            )
         return value
 
     def backoff(self, spot: Spot) -> Backoff | None:
@@ -310,18 +308,16 @@ def build_jobs(
     paths: tuple[str, ...],
 ) -> dict[str, Job]:
     """Return the valid jobs with the values that they inherit. Report the errors of the others."""
-    defaults, jobs = root.get("defaults"), root.get("jobs")
+    defaults = root.get("defaults")
     inherited: dict[str, Any] = {}
     if defaults is not None and isinstance(defaults.value, dict):
         inherited = {
             key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE
         }
         _check_combinations(inherited, defaults, None, reader.findings)
-    if jobs is None or not isinstance(jobs.value, dict):
-        return {}
     built = (
         _build_job(job, reader, inherited, defaults, timezone, environment, paths)
-        for job in jobs.children()
+        for job in root.entries("jobs")
     )
     return {job.name: job for job in built if job is not None}
 

@@ -123,7 +123,7 @@ def _diagnostic(loaded: Loaded, finding: FileFinding) -> Diagnostic:
 def _is_wrong(loaded: Loaded, calls: Calls, file: Path, sources: Sources) -> bool:
     diagnostics = [
         *handlers.check(loaded, sources, calls),
-        *commands.check_again(loaded, calls, file),
+        *commands.check(loaded, file, calls),
     ]
     return any(
         diagnostic.severity == ERROR and not is_suppressed(diagnostic) for diagnostic in diagnostics

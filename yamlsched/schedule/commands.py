@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import NamedTuple
@@ -151,29 +150,16 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     return Obstacle(message, "Correct that line, or install the interpreter.")
 
 
-_directory_obstacle, _program_obstacle = cache(directory_obstacle), cache(program_obstacle)
-"""For jobs that start the same program: see ``check``."""
-
-
-def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return what keeps the commands of enabled jobs from being started on this host.
+def check(loaded: Loaded, file: Path, only: Calls | None = None) -> list[Diagnostic]:
+    """Return what keeps the commands of enabled jobs, or of one, from being started on this host.
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
     findings, folder = Findings(loaded.source), str(file.resolve().parent)
-    for cached in (_directory_obstacle, _program_obstacle):
-        cached.cache_clear()  # programs may have changed since the last check
-    for calls in loaded.calls:
+    for calls in loaded.calls if only is None else (only,):
         if findings.is_full:
             break
         _check_calls(loaded, calls, folder, findings)
-    return findings.diagnostics()
-
-
-def check_again(loaded: Loaded, calls: Calls, file: Path) -> list[Diagnostic]:
-    """Return what is wrong with one job's command, by what ``check`` has found on this host."""
-    findings = Findings(loaded.source)
-    _check_calls(loaded, calls, str(file.resolve().parent), findings)
     return findings.diagnostics()
 
 
@@ -185,10 +171,10 @@ def _check_calls(loaded: Loaded, calls: Calls, home: str, findings: Findings) ->
     program, env = calls.command[0], calls.env or {}
     folder = os.path.join(home, calls.cwd or "")
     spot = loaded.spot(calls.job, "command").child(0)
-    if obstacle := _directory_obstacle(folder, calls.cwd or folder):
+    if obstacle := directory_obstacle(folder, calls.cwd or folder):
         at = loaded.spot(calls.job, "cwd") if calls.cwd else spot
         findings.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
-    elif obstacle := _program_obstacle(
+    elif obstacle := program_obstacle(
         program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath
     ):
         is_name = "/" not in program and bool(program)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
-from yamlsched.schedule import build, schema_check, timezones
+from yamlsched.schedule import build, schema_check
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
 from yamlsched.schedule.job import Job, Limit, Mode, NotifyTarget, Queue, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
-from yamlsched.schedule.schema import JOB_KEYS, NAME
+from yamlsched.schedule.schema import JOB_KEYS, SCHEMA
 from yamlsched.schedule.settings import (
     build_environments,
     build_limits,
@@ -126,7 +125,7 @@ class Loaded:
         return tuple(self._calls())
 
     def _calls(self) -> Iterator[Calls]:
-        for job in self._jobs.children() if self._jobs is not None and self.is_readable else ():
+        for job in self.root.entries("jobs") if self.root and self.is_readable else ():
             entry = job.value
             if not isinstance(entry, dict):
                 continue
@@ -195,14 +194,9 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
         return Loaded(diagnostics=_diagnostics(findings), findings=findings)
 
     root = Spot(document)
-    namespace, timezone = root.get("namespace"), root.get("timezone")
     environments = build_environments(root.get("environments"), environment, findings)
-    reader = build.Reader(findings, environments)
-    reader.has_environment_list = "environments" in root.value
-    reader.is_environment_list_closed = (
-        _is_known(root, "environments", findings) and ("environments",) not in findings.intended
-    )
-    zone = reader.read(timezone) if timezone else "UTC"
+    reader = build.Reader(root, findings, environments)
+    namespace, zone = _head(root, reader)
     retention = build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, findings))
     reader.limits = build_limits(root, reader)
@@ -210,22 +204,28 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
     reader.calendars = build_calendars(root, findings)
     reader.targets = build_targets(root, reader)
     jobs = follow(build.build_jobs(root, reader, zone, environment, paths), root, reader)
-    is_namespace_known = _is_known(root, "namespace", findings)
     return Loaded(
-        namespace=(namespace.value if namespace else "default") if is_namespace_known else None,
+        namespace=namespace,
         timezone=zone or "UTC",
         environments=environments,
         retention=retention,
         paths=paths,
-        queues={name: queue for name, queue in reader.queues.items() if queue is not None},
-        limits={name: limit for name, limit in reader.limits.items() if limit is not None},
-        notify={name: target for name, target in reader.targets.items() if target is not None},
+        queues=_valid_entries(reader.queues),
+        limits=_valid_entries(reader.limits),
+        notify=_valid_entries(reader.targets),
         # in another version, a job may mean something else
         jobs=jobs if _is_known(root, "version", findings) else {},
         diagnostics=_diagnostics(findings),
         root=root,
         findings=findings,
     )
+
+
+Entry = TypeVar("Entry")
+
+
+def _valid_entries(entries: dict[str, Entry | None]) -> dict[str, Entry]:
+    return {name: entry for name, entry in entries.items() if entry is not None}
 
 
 def _is_known(root: Spot, key: str, findings: Findings) -> bool:
@@ -260,23 +260,29 @@ class Head(NamedTuple):
     timezone: str
 
 
+def _head(root: Spot, reader: build.Reader) -> tuple[str | None, str | None]:
+    """Return the namespace and the time zone of a file; None for what is not valid."""
+    namespace, timezone = root.get("namespace"), root.get("timezone")
+    return (
+        reader.read(namespace) if namespace else "default",
+        reader.read(timezone) if timezone else "UTC",
+    )
+
+
 def read_head(data: bytes, file: str) -> Head:
     """Return what ``load`` reads as the namespace and the time zone of a file, however invalid it
-    is.
-
-    jsonschema is not imported, which takes longer than the rest.
+    is, without its jobs.
     """
     findings = decode(data, file)
     document = None if len(findings) else parse(findings)
     if document is None or not isinstance(document.value, dict):
         return Head(None, "UTC")
-    namespace = _string(document.value.get("namespace"))
-    if "namespace" not in document.value:
-        namespace = "default"
-    elif namespace is not None and re.search(NAME.replace("$", r"\Z"), namespace) is None:
-        namespace = None
-    timezone = _string(document.value.get("timezone"))
-    return Head(namespace, timezone if timezone in timezones.names() else "UTC")
+    root = Spot(document)
+    for key in Head._fields:
+        if spot := root.get(key):
+            schema_check.check(spot, findings, SCHEMA["properties"][key])
+    namespace, timezone = _head(root, build.Reader(root, findings, ()))
+    return Head(namespace, timezone or "UTC")
 
 
 def timezone_of_file(file: Path) -> str:
@@ -285,12 +291,3 @@ def timezone_of_file(file: Path) -> str:
         return read_head(schedule_file.read(file), str(file)).timezone
     except EnvironmentFailed:
         return "UTC"
-
-
-def _string(node: Node | None) -> str | None:
-    """Return the value of a node, None if it is not a string or has errors."""
-    return (
-        node.value
-        if node is not None and isinstance(node.value, str) and not node.has_errors
-        else None
-    )

@@ -124,6 +124,11 @@ class Spot:
         )
         return map(self.child, steps)
 
+    def entries(self, key: str) -> Iterator[Spot]:
+        """Yield the values of the mapping at ``key``; none for anything else."""
+        spot = self.get(key)
+        return spot.children() if spot and isinstance(spot.value, dict) else iter(())
+
     def get(self, *steps: str | int) -> Spot | None:
         """Return the spot below this one, None if there is none."""
         node, alias_at = self.node, self.alias_at

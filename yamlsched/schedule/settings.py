@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule.build import Reader
 from yamlsched.schedule.file import NO_QUEUE
@@ -29,37 +32,49 @@ def build_environments(
 
 def build_limits(root: Spot, reader: Reader) -> dict[str, Limit | None]:
     """Return the limits of the file; None for one whose entry is not valid."""
-    spot = root.get("limits")
-    built: dict[str, Limit | None] = {}
-    for entry in spot.children() if spot is not None and isinstance(spot.value, dict) else ():
-        name, keys = str(entry.path[-1]), entry.get("by")
-        built[name] = None
-        if reader.findings.is_valid(entry):
-            by = () if keys is None else reader.strings(keys)
-            built[name] = Limit(reader.integer(entry.child("max")), by)
-    return built
+    return _entries(root, "limits", reader, _limit)
 
 
 def build_queues(root: Spot, reader: Reader) -> dict[str, Queue | None]:
     """Return the queues of the file, and ``default``; None for one whose entry is not valid."""
-    spot = root.get("queues")
-    built: dict[str, Queue | None] = {DEFAULT_QUEUE: Queue()}
-    for entry in spot.children() if spot is not None and isinstance(spot.value, dict) else ():
-        name = str(entry.path[-1])
-        if name == NO_QUEUE:
-            message = f"the queue name {quoted(name)} is reserved: --queue {name} serves no queue"
-            reader.findings.error(entry.key, "YS106", message, "Choose another name.")
-        built[name] = None
-        if reader.findings.is_valid(entry):
-            keys = {key: node.value for key, node in entry.value.items() if key != "start"}
-            keys["mode"] = Mode(keys.get("mode", Mode.PROCESS))
-            if start := entry.get("start"):
-                keys |= {"start": _build_start(start, reader), "dedicated": True}
-            built[name] = Queue(**keys)
-    return built
+    if spot := root.get("queues", NO_QUEUE):
+        message = f"the queue name {quoted(NO_QUEUE)} is reserved: --queue {NO_QUEUE} serves no"
+        reader.findings.error(spot.key, "YS106", f"{message} queue", "Choose another name.")
+    return {DEFAULT_QUEUE: Queue(), **_entries(root, "queues", reader, _queue)}
 
 
-def _build_start(spot: Spot, reader: Reader) -> Start | None:
+def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
+    """Return the targets of notifications; None for one whose entry is not valid."""
+    return _entries(root, "notify", reader, _target)
+
+
+Entry = TypeVar("Entry")
+
+
+def _entries(
+    root: Spot, key: str, reader: Reader, build: Callable[[Spot, Reader], Entry]
+) -> dict[str, Entry | None]:
+    """Return what ``build`` makes of each entry of a top-level key; None for an invalid one."""
+    return {
+        str(entry.path[-1]): build(entry, reader) if reader.findings.is_valid(entry) else None
+        for entry in root.entries(key)
+    }
+
+
+def _limit(entry: Spot, reader: Reader) -> Limit:
+    keys = entry.get("by")
+    return Limit(reader.integer(entry.child("max")), reader.strings(keys) if keys else ())
+
+
+def _queue(entry: Spot, reader: Reader) -> Queue:
+    keys = {key: node.value for key, node in entry.value.items() if key != "start"}
+    keys["mode"] = Mode(keys.get("mode", Mode.PROCESS))
+    if start := entry.get("start"):
+        keys |= {"start": _start(start, reader), "dedicated": True}
+    return Queue(**keys)
+
+
+def _start(spot: Spot, reader: Reader) -> Start | None:
     """Return how workers are started; None if ``start_timeout`` is out of range."""
     most, timeout = reader.integer(spot.child("max_workers")), spot.get("start_timeout")
     command = reader.strings(spot.child("command"))
@@ -69,19 +84,9 @@ def _build_start(spot: Spot, reader: Reader) -> Start | None:
     return None if length is None else Start(command, most, length)
 
 
-def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
-    """Return the targets of notifications; None for one whose entry is not valid."""
-    spot = root.get("notify")
-    built: dict[str, NotifyTarget | None] = {}
-    for entry in spot.children() if spot is not None and isinstance(spot.value, dict) else ():
-        name, events = str(entry.path[-1]), entry.get("events")
-        built[name] = None
-        if reader.findings.is_valid(entry):
-            variable = entry.value["url_env"].value
-            built[name] = (
-                NotifyTarget(variable, reader.strings(events)) if events else NotifyTarget(variable)
-            )
-    return built
+def _target(entry: Spot, reader: Reader) -> NotifyTarget:
+    keys = {"events": reader.strings(events)} if (events := entry.get("events")) else {}
+    return NotifyTarget(entry.value["url_env"].value, **keys)
 
 
 def build_retention(root: Spot, reader: Reader) -> Retention:

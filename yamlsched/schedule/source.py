@@ -75,9 +75,6 @@ class Source:
         self.file = file
         self.text = text
         self._starts = [0, *(end.end() for end in re.finditer(r"\r\n|\r|\n", text))]
-        self._line_bounds: dict[int, tuple[int, int]] = {}
-        self._shown_lines: dict[int, str] = {}
-        """The lines of diagnostics: those of one line share it."""
         self._comparisons = MAX_COMPARISONS
 
     def position(self, at: int) -> tuple[int, int]:
@@ -87,22 +84,13 @@ class Source:
         at = max(0, min(at, len(self.text)))
         line = bisect_right(self._starts, at)
         if at == len(self.text) and line > 1 and at == self._starts[-1]:
-            line -= 1
-            return line, max(1, self._bounds(line)[1] - self._starts[line - 1] + 1)
+            return line - 1, len(self.line(line - 1)) + 1
         return line, at - self._starts[line - 1] + 1
 
     def line(self, number: int) -> str:
-        """Return a line, counted from 1, without its end."""
-        first, last = self._bounds(number)
-        return self.text[first:last]
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        """Return the offsets of a line, without whitespace at its end."""
-        if number not in self._line_bounds:
-            first = self._starts[number - 1]
-            last = self._starts[number] if number < len(self._starts) else len(self.text)
-            self._line_bounds[number] = first, first + len(self.text[first:last].rstrip())
-        return self._line_bounds[number]
+        """Return a line, counted from 1, without whitespace at its end."""
+        end = self._starts[number] if number < len(self._starts) else len(self.text)
+        return self.text[self._starts[number - 1] : end].rstrip()
 
     def span_within(self, node: Node, start: int, stop: int) -> Span:
         """Return the span of ``value[start:stop]`` of a string.
@@ -142,15 +130,18 @@ class Source:
         """Return the diagnostic of a part of the text; what goes past its first line is cut off."""
         at, end = span
         line, column = self.position(at)
-        first, last = self._bounds(line)
-        last = min(last, first + MAX_LINE_CHARS)
-        source = (
-            self._shown_lines.setdefault(line, self.text[first:last])
-            if column <= MAX_LINE_CHARS
-            else ""
-        )
-        end_column = max(column + 1, column + min(end, last) - at)
+        written = self.line(line)[:MAX_LINE_CHARS]
+        last = min(column + end - at, len(written) + 1)
         placed = tuple(Note(self.file, *self.position(note_at), text) for note_at, text in notes)
         return Diagnostic(
-            self.file, line, column, end_column, code, severity, message, remedy, source, placed
+            self.file,
+            line,
+            column,
+            max(column + 1, last),
+            code,
+            severity,
+            message,
+            remedy,
+            written if column <= MAX_LINE_CHARS else "",
+            placed,
         )

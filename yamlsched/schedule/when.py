@@ -52,11 +52,9 @@ def day(text: str, spot: Spot, findings: Findings) -> date | None:
 
 def build_calendars(root: Spot, findings: Findings) -> dict[str, Calendar | None]:
     """Return the calendars of the file, by name; None for an entry that is not valid."""
-    spot = root.get("calendars")
-    entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
     return {
         str(entry.path[-1]): _calendar(entry, findings) if findings.is_valid(entry) else None
-        for entry in entries
+        for entry in root.entries("calendars")
     }
 
 

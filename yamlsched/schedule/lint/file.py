@@ -19,13 +19,11 @@ MIN_CROWD_JOBS = 5
 """At least this many jobs that start in the same minute are reported."""
 MAX_NAMED = 4
 MAX_TIMES_A_DAY = 24
-MIN_WORD_CHARS = 4
 REFERENCE_YEAR = 2024
 """The dates of cron expressions are compared in this leap year, whenever the file is checked."""
 EVERY_DAY = ("*", "*", "*")
-MAX_COMMON_TAGS = 10_000
-"""More tags than this come from a program, which does not misspell them."""
-MIN_TAG_CHARS = 3
+TAG_CUTOFF = 0.8
+"""How similar a misspelt tag is to the one that was meant."""
 
 
 def crowded_minutes(linter: Linter) -> None:
@@ -100,57 +98,28 @@ def _on_busiest_date(jobs: list[Job]) -> list[Job]:
     return [job for job in jobs if day in matching_days(fields[job.name], REFERENCE_YEAR, month)]
 
 
-def _is_variant(tag: str, other: str) -> bool:
-    """Return whether two tags differ on purpose: in numbers, or in a short part, such as eu-west-1
-    and eu-west-2.
-    """
-    parts, others = (re.split("[^A-Za-z0-9]+", each) for each in (tag, other))
-    if len(parts) != len(others):
-        return False
-    differing = [(a, b) for a, b in zip(parts, others, strict=True) if a != b]
-    return all(
-        min(len(a), len(b)) < MIN_WORD_CHARS or re.sub("[0-9]+", "", a) == re.sub("[0-9]+", "", b)
-        for a, b in differing
-    )
-
-
-def _without_one(word: str) -> list[str]:
-    """Return ``word``, and ``word`` without each one of its characters.
-
-    Two words that differ by one edit or by two swapped neighbours have one of these in common.
-    Looking these up takes linear time, unlike a comparison of all pairs.
-    """
-    return [word, *(word[:at] + word[at + 1 :] for at in range(len(word)))]
-
-
 def misspelt_tags(linter: Linter) -> None:
-    """Report a tag of one job that is one edit away from a tag of several jobs."""
-    users: dict[str, list[Job]] = defaultdict(list)
-    for job in linter.loaded.jobs.values():
-        for tag in job.tags:
-            users[tag].append(job)
-    common = [tag for tag, jobs in users.items() if len(jobs) > 1]
-    if len(common) > MAX_COMMON_TAGS:
-        return
-    known: dict[str, str] = {}
-    for tag in common:
-        for shortened in _without_one(tag):
-            known.setdefault(shortened, tag)
-    for tag, jobs in users.items():
-        is_suspect = len(jobs) == 1 and len(tag) > MIN_TAG_CHARS
-        candidates = _without_one(tag) if is_suspect and not linter.findings.is_full else []
-        others = (known[shortened] for shortened in candidates if shortened in known)
-        meant = next((other for other in others if not _is_variant(tag, other)), "")
-        if meant:
-            spot = next(
-                item
-                for item in linter.loaded.spot(jobs[0].name, "tags").children()
-                if item.value == tag
-            )
-            message = (
-                f"the tag {quoted(tag)} is used once, {quoted(meant)} by {len(users[meant])} jobs"
-            )
+    """Report a tag of one job that resembles a tag of several jobs."""
+    tags = [(tag, job) for job in linter.loaded.jobs.values() for tag in job.tags]
+    users = Counter(tag for tag, _ in tags)
+    stems = Counter(_stem(tag) for tag, _ in tags)
+    common = {_stem(tag): tag for tag, count in users.items() if count > 1}
+    for tag, job in tags:
+        stem = _stem(tag)
+        if not stem or stems[stem] > 1:
+            continue
+        if similar := linter.findings.source.closest_match(stem, common, TAG_CUTOFF):
+            meant = common[similar]
+            spot = linter.loaded.spot(job.name, "tags").child(job.tags.index(tag))
+            message = f"the tag {quoted(tag)} is used once, {quoted(meant)} by {users[meant]} jobs"
             linter.findings.warning(spot, "YS415", message, f'Did you mean "{meant}"?')
+
+
+def _stem(tag: str) -> str:
+    """Return the long words of a tag. Tags that differ in the rest do so on purpose, such as
+    eu-west-1 and eu-west-2.
+    """
+    return "-".join(re.findall("[A-Za-z]{4,}", tag))
 
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"}
