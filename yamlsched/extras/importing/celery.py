@@ -1,16 +1,12 @@
-"""Celery beat: a ``beat_schedule`` in Python source, or django-celery-beat's
-``dumpdata`` as JSON.
-"""
+"""Celery beat: a ``beat_schedule`` in Python source."""
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from yamlsched import durations
@@ -25,7 +21,7 @@ from yamlsched.extras.importing.expression import (
     interval,
 )
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
-from yamlsched.extras.importing.python_source import Call
+from yamlsched.extras.importing.python_source import Call, last_name
 from yamlsched.timetable.zones import zone
 
 RULES = (*CRON_RULES[:4], FieldRange("day of week", 0, 6, WEEKDAYS))
@@ -34,7 +30,6 @@ FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
 PERIODIC = "add_periodic_task"
 TIMEZONES = ("timezone", "CELERY_TIMEZONE")
-ENABLE_UTC = ("enable_utc", "CELERY_ENABLE_UTC")
 APSCHEDULER = ("add_job", "scheduled_job")
 BY_HAND = (
     "it is a file of APScheduler, which is not imported: docs/from-apscheduler.md has the key for"
@@ -54,7 +49,6 @@ KNOWN_KEYS = (
 """Keys of an entry that are imported or reported one by one."""
 HARMLESS_FIELDS = ("name", "crontab", "interval", "last_run_at", "total_run_count", "date_changed")
 MAX_WINDOW = timedelta(days=365)
-PERIODS = ("days", "hours", "minutes", "seconds")
 LONG_NAMES = re.compile(r"([a-z]{3})[a-z]+", re.IGNORECASE)
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 HANDLERS = (
@@ -62,35 +56,21 @@ HANDLERS = (
     " each is the path of its function, that no task uses self.request or .delay, and that"
     " importing it configures what it needs"
 )
-DISABLE = "the job is disabled if it has passed, else disable it then"
-DISABLED = "the job is disabled, enable it then"
 COUNTS_FROM = (
     "its interval of {} is counted from midnight UTC here, from the start of beat in Celery"
 )
 
 
-def read(whole: Place, now: datetime) -> None:
-    """Add the jobs of a beat_schedule or a dump. Tasks of a dump that do not run at ``now`` are
-    disabled.
-    """
-    before = len(whole.batch.jobs)
-    if whole.source.text.lstrip()[:1] in ("[", "{"):
-        _read_dump(whole, now)
-    else:
-        _read_python(whole)
-    if len(whole.batch.jobs) > before:
-        whole.changed(HANDLERS)
-
-
-def _read_python(whole: Place) -> None:
+def read(whole: Place) -> None:
+    """Add the jobs of a beat_schedule."""
     tree = python_source.parse(whole.source)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for call in calls:
-        if _last_name(call.func) in APSCHEDULER:
+        if last_name(call.func) in APSCHEDULER:
             raise Refusal(BY_HAND, call.lineno)
     whole = replace(whole, source=replace(whole.source, zone=_time_zone(whole, tree)))
     schedules = sorted(_schedules(tree), key=lambda node: node.lineno)
-    periodic = [call for call in calls if _last_name(call.func) == PERIODIC]
+    periodic = [call for call in calls if last_name(call.func) == PERIODIC]
     if not schedules and not periodic:
         raise Refusal("no beat_schedule found")
     for call in periodic:
@@ -114,11 +94,11 @@ def _time_zone(whole: Place, tree: ast.Module) -> str:
     """Return the time zone of the file, or that of the import. Raises Refusal if only execution
     gives it.
     """
-    settings = list(python_source.settings(tree))
+    assigned = list(python_source.assignments(tree))
     zones: dict[str, int] = {}
-    for name, node in settings:
+    for name, node in assigned:
         if name in TIMEZONES:
-            zone_name = python_source.constant(settings, node)
+            zone_name = python_source.constant(assigned, node)
             if zone_name is None:
                 continue
             if not isinstance(zone_name, str):
@@ -136,77 +116,29 @@ def _time_zone(whole: Place, tree: ast.Module) -> str:
         )
     if zones:
         return known_zone(next(iter(zones)))
-    used = f"{whole.source.zone} is used here. Pass --timezone if Celery uses another one"
-    for name, node in settings:
-        if name in ENABLE_UTC and python_source.constant(settings, node) is not True:
-            whole.at(node.lineno).changed(
-                f"{name} is not True: Celery uses the time zone of its host. {used}"
-            )
-        elif name == "TIME_ZONE":
-            zone_name = python_source.written(node)
-            whole.at(node.lineno).changed(
-                f"Celery may use TIME_ZONE = {zone_name}, as CELERY_TIMEZONE is missing. {used}"
-            )
-    for other in ast.walk(tree):
-        match other:
-            case ast.Call(func=function) if _last_name(function) == "config_from_object":
-                elsewhere = python_source.written(other)
-            case ast.ImportFrom(names=[ast.alias(name="*")], module=module):
-                elsewhere = f"from {module or '.'} import *"
-            case _:
-                continue
-        message = f"the time zone may be set in {elsewhere}, which is not read. {used}"
-        whole.at(other.lineno).changed(message)
+    whole.changed(
+        f"it sets no {' or '.join(TIMEZONES)}: {whole.source.zone} is used. Pass --timezone if"
+        " Celery uses another one (enable_utc, TIME_ZONE, another file)"
+    )
     return whole.source.zone
 
 
-def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
+def _schedules(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
     """Yield each dict of entries that is assigned or added to a beat_schedule, and what cannot be
     read as one.
     """
     yield from (node for name, node in python_source.assignments(tree) if name in SCHEDULES)
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    if isinstance(target, ast.Subscript) and _last_name(target.value) in SCHEDULES:
-                        is_constant = isinstance(target.slice, ast.Constant)
-                        yield (
-                            ast.copy_location(ast.Dict([target.slice], [value]), node)
-                            if is_constant
-                            else target
-                        )
-            case ast.AugAssign(target=target, value=value) if _last_name(target) in SCHEDULES:
+            case ast.AugAssign(target=owner, value=value) if last_name(owner) in SCHEDULES:
                 yield value
+            case ast.Subscript(value=owner, ctx=ast.Store()) if last_name(owner) in SCHEDULES:
+                yield node
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if (
-                _last_name(owner) in SCHEDULES
+                last_name(owner) in SCHEDULES and method not in READ_METHODS
             ):
-                if method == "update":
-                    yield from node.args
-                    for word in node.keywords:
-                        names: list[ast.expr | None] = [ast.Constant(word.arg, lineno=word.lineno)]
-                        yield (
-                            ast.copy_location(ast.Dict(names, [word.value]), word)
-                            if word.arg
-                            else word.value
-                        )
-                elif method not in READ_METHODS:
-                    yield node
-            case ast.Dict(keys=keys, values=values):
-                for key, value in zip(keys, values, strict=True):
-                    if isinstance(key, ast.Constant) and key.value in SCHEDULES:
-                        yield value
-
-
-def _last_name(node: ast.expr) -> str:
-    match node:
-        case (
-            ast.Attribute(attr=name)
-            | ast.Name(id=name)
-            | ast.Subscript(slice=ast.Constant(value=str(name)))
-        ):
-            return name
-    return ""
+                is_update = method == "update" and not node.keywords
+                yield from node.args if is_update else [node]
 
 
 def _entry(place: Place, name: str, entry: Any) -> None:
@@ -218,14 +150,14 @@ def _entry(place: Place, name: str, entry: Any) -> None:
         schedule = schedule.args[0] if schedule.args else schedule.kwargs.get("run_every")
     match schedule:
         case Call(name="crontab", args=args, kwargs=kwargs):
-            written, times = _crontab(
+            written, times = crontab(
                 dict(zip(ARGUMENTS, args, strict=False)) | kwargs, place.source.zone
             )
-            _job(place, name, written, times, entry)
+            add_job(place, name, written, times, entry)
         case Call(name="timedelta", args=args, kwargs=kwargs):
-            _interval(place, name, python_source.interval(kwargs, args), entry)
+            add_interval(place, name, python_source.interval(kwargs, args), entry)
         case int() | float() if not isinstance(schedule, bool):
-            _interval(place, name, python_source.interval({"seconds": schedule}), entry)
+            add_interval(place, name, python_source.interval({"seconds": schedule}), entry)
         case Call(name="solar"):
             raise Refusal("a solar schedule follows the sun: write a time of day instead")
         case _:
@@ -235,7 +167,7 @@ def _entry(place: Place, name: str, entry: Any) -> None:
             )
 
 
-def _crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTimes]:
+def crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTimes]:
     """Return the fields of Celery's crontab as a cron expression, and its fire times."""
     if unknown := sorted(set(arguments) - set(FIELDS)):
         raise Refusal(f"crontab has the argument {unknown[0]}, which only execution can evaluate")
@@ -255,13 +187,15 @@ def _field(value: Any) -> str:
     return text
 
 
-def _interval(place: Place, name: str, every: timedelta | None, entry: Mapping[str, Any]) -> None:
+def add_interval(
+    place: Place, name: str, every: timedelta | None, entry: Mapping[str, Any]
+) -> None:
     written, times = interval(every)
-    _job(replace(place, source=replace(place.source, zone="UTC")), name, written, times, entry)
+    add_job(replace(place, source=replace(place.source, zone="UTC")), name, written, times, entry)
     place.changed(COUNTS_FROM.format(durations.show(every or timedelta(0))))
 
 
-def _job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[str, Any]) -> None:
+def add_job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[str, Any]) -> None:
     task = entry.get("task")
     if not isinstance(task, str) or not DOTTED.fullmatch(task):
         what = f"the task {shown(getattr(task, 'path', task))}"
@@ -328,96 +262,3 @@ def _expires(place: Place, option: str, value: Any, keys: dict[str, Any]) -> Non
     place.changed(
         f"{written}: an older slot is skipped, but a run that waits for a worker does not expire"
     )
-
-
-def _read_dump(whole: Place, now: datetime) -> None:
-    try:
-        rows = json.loads(whole.source.text)
-    except (ValueError, RecursionError) as error:
-        line = error.lineno if isinstance(error, json.JSONDecodeError) else 0
-        raise Refusal("it is not valid JSON", line) from error
-    rows = rows if isinstance(rows, list) else []
-    rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("fields"), dict)]
-    by_key = {(str(row.get("model")), str(row.get("pk"))): row["fields"] for row in rows}
-    tasks = [row["fields"] for row in rows if row.get("model") == "django_celery_beat.periodictask"]
-    if not tasks:
-        raise Refusal(
-            "no django_celery_beat.periodictask in this dump: dumpdata django_celery_beat writes"
-            " them"
-        )
-    lines = _lines(whole.source.text)
-    for fields in tasks:
-        name = str(fields.get("name") or "")
-        place = whole.at(lines.get(name, 0), f"{shown(name)}: ")
-        with place.reporting():
-            _periodic_task(place, name, fields, by_key, now)
-
-
-def _lines(text: str) -> dict[str, int]:
-    """Return the line of each name; dumps of one line have none."""
-    numbers: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if match := re.fullmatch(r'\s*"name": ("[^"]*"),?\s*', line):
-            with suppress(ValueError):  # an escape that is cut off
-                numbers.setdefault(json.loads(match[1], strict=False), number)
-    return numbers
-
-
-Row = Mapping[str, Any]
-Rows = Mapping[tuple[str, str], Row]
-
-
-def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: datetime) -> None:
-    if fields.get("task") == "celery.backend_cleanup":
-        place.dropped("retention prunes results")
-        return
-    if fields.get("one_off"):
-        raise Refusal("it runs once: use yamlsched enqueue --at")
-    for kind in ("solar", "clocked"):
-        if fields.get(kind) is not None:
-            raise Refusal(f"a {kind} schedule has no cron expression")
-    try:
-        args, kwargs = (
-            json.loads(fields.get("args") or "[]"),
-            json.loads(fields.get("kwargs") or "{}"),
-        )
-        entry = {**fields, "args": args, "kwargs": kwargs}
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Refusal("its args or kwargs are not JSON") from error
-    expires, starts = _instant(entry.pop("expires", None)), _instant(entry.pop("start_time", None))
-    if expires is not None:
-        place.changed(f"its end {expires:%Y-%m-%d %H:%MZ} is not imported: {DISABLE}")
-    if starts is not None and starts > now:
-        place.changed(f"its start {starts:%Y-%m-%d %H:%MZ} is to come: {DISABLED}")
-    if (expires is not None and expires <= now) or (starts is not None and starts > now):
-        entry["enabled"] = False
-    if fields.get("crontab") is not None:
-        row = rows.get(("django_celery_beat.crontabschedule", str(fields["crontab"])))
-        if row is None:
-            raise Refusal(f"its crontab schedule {shown(fields['crontab'])} is not in this dump")
-        if not row.get("timezone"):
-            place.changed(f"its crontab schedule has no timezone: {place.source.zone} is used")
-        source = replace(place.source, zone=str(row.get("timezone") or place.source.zone))
-        place = replace(place, source=source)
-        written, times = _crontab({key: row[key] for key in FIELDS if key in row}, source.zone)
-        _job(place, name, written, times, entry)
-    elif fields.get("interval") is not None:
-        row = rows.get(("django_celery_beat.intervalschedule", str(fields["interval"]))) or {}
-        period = row.get("period")
-        every = (
-            python_source.interval({str(period): row.get("every")}) if period in PERIODS else None
-        )
-        _interval(place, name, every, entry)
-    else:
-        raise Refusal("it has no schedule")
-
-
-def _instant(text: Any) -> datetime | None:
-    """Return a time of a dump; None if there is none. Raises Refusal if it is not valid."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(str(text))
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError) as error:
-        raise Refusal(f"{shown(text)} is not a valid time") from error

@@ -147,99 +147,44 @@ def interval(days: dict[str, Any], args: tuple[Any, ...] = ()) -> timedelta | No
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the last name of each target that is assigned a value, also by keyword
-    (``update(beat_schedule=...)``).
+    """Yield each name that gets a value, with the value: in an assignment, by a keyword of a call
+    such as ``update``, and as a key of a dict that either has.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Attribute | ast.Name):
-                    yield (
-                        (target.attr if isinstance(target, ast.Attribute) else target.id),
-                        node.value,
-                    )
-                elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                    yield str(target.slice.value), node.value
-        elif isinstance(node, ast.Call) and _last_name(node.func) in SETTING_CALLS:
-            yield from ((word.arg, word.value) for word in node.keywords if word.arg)
-
-
-def settings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield what is set at the top level, in a class, on an object ``conf``, and by keyword or key
-    of a call.
-    """
-    for node in ast.walk(tree):
+        named: list[tuple[str, ast.expr]] = []
         match node:
-            case ast.Module(body=body) | ast.ClassDef(body=body):
-                yield from _plain_assignments(body)
             case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    match target:
-                        case ast.Attribute(value=owner, attr=name) if _is_settings(owner):
-                            yield name, value
-                        case ast.Subscript(value=owner, slice=ast.Constant(value=str(name))) if (
-                            _is_settings(owner)
-                        ):
-                            yield name, value
-            case ast.Call(func=function, keywords=words, args=args) if (
-                _last_name(function) in SETTING_CALLS
+                named = [(last_name(target), value) for target in targets]
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                named = [(last_name(target), value)]
+            case ast.Call(func=function, args=args, keywords=words) if (
+                last_name(function) in SETTING_CALLS
             ):
-                yield from ((word.arg, word.value) for word in words if word.arg)
-                for argument in args:
-                    yield from _items(argument)
+                named = [(word.arg or "", word.value) for word in words]
+                named += [("", argument) for argument in args]
+        for name, value in named:
+            yield name, value
+            if isinstance(value, ast.Dict):
+                for key, item in zip(value.keys, value.values, strict=True):
+                    if isinstance(key, ast.Constant):
+                        yield str(key.value), item
 
 
-def _items(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(node, ast.Dict):
-        for key, item in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant):
-                yield str(key.value), item
-
-
-def _plain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=targets, value=value):
-                yield from (
-                    (target.id, value) for target in targets if isinstance(target, ast.Name)
-                )
-                yield from _items(value)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                yield name, value
-            case ast.If() | ast.Try() | ast.With():
-                inner = [
-                    *statement.body,
-                    *getattr(statement, "orelse", []),
-                    *getattr(statement, "finalbody", []),
-                ]
-                inner += [
-                    line for handler in getattr(statement, "handlers", []) for line in handler.body
-                ]
-                yield from _plain_assignments(inner)
-
-
-def _is_settings(owner: ast.expr) -> bool:
-    return "conf" in _last_name(owner).lower()
-
-
-def _last_name(node: ast.expr) -> str:
-    return written(node).rpartition(".")[2]
-
-
-def constant(settings: Sequence[tuple[str, ast.expr]], node: ast.expr) -> Any:
-    """Return the value of a constant, of a name that is set to one once, or of ZoneInfo with one;
-    else an Ellipsis.
-    """
+def last_name(node: ast.expr) -> str:
+    """Return the last name of a dotted path, or the key of a subscript; empty for others."""
     match node:
-        case ast.Name(id=name):
-            values = [item for key, item in settings if key == name]
-            is_known = len(values) == 1 and not isinstance(values[0], ast.Name)
-            return constant(settings, values[0]) if is_known else ...
-        case ast.Call(
-            func=ast.Name() | ast.Attribute(), args=[ast.Constant(value=str(name))], keywords=[]
+        case (
+            ast.Attribute(attr=name)
+            | ast.Name(id=name)
+            | ast.Subscript(slice=ast.Constant(value=str(name)))
         ):
-            is_zone = _last_name(node.func) in ("ZoneInfo", "timezone", "gettz")
-            return name if is_zone else ...
-        case ast.Constant(value=value):
-            return value
-    return ...
+            return name
+    return ""
+
+
+def constant(assigned: Sequence[tuple[str, ast.expr]], node: ast.expr) -> Any:
+    """Return the value of a constant, or of a name that is assigned one once; else an Ellipsis."""
+    if isinstance(node, ast.Name):
+        values = [value for name, value in assigned if name == node.id]
+        node = values[0] if len(values) == 1 else node
+    return node.value if isinstance(node, ast.Constant) else ...

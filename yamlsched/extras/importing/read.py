@@ -9,7 +9,15 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
-from yamlsched.extras.importing import celery, compare, crontab, kubernetes, systemd, write
+from yamlsched.extras.importing import (
+    celery,
+    celery_dump,
+    compare,
+    crontab,
+    kubernetes,
+    systemd,
+    write,
+)
 from yamlsched.extras.importing.calendar import OnCalendar
 from yamlsched.extras.importing.model import (
     MAX_NOTES,
@@ -91,7 +99,7 @@ def read(
                     case "kubernetes":
                         kubernetes.read(place)
                     case "celery":
-                        celery.read(place, start)
+                        _read_celery(place, start)
                     case _ if source is units[0]:
                         systemd.read(units, batch)
         except TooMany:
@@ -116,6 +124,16 @@ def read(
     order = {source.file: index for index, source in enumerate(sources)}
     batch.notes.sort(key=lambda note: (order[note.file], note.line))
     return batch
+
+
+def _read_celery(place: Place, now: datetime) -> None:
+    before = len(place.batch.jobs)
+    if place.source.text.lstrip()[:1] in ("[", "{"):
+        celery_dump.read(place, now)
+    else:
+        celery.read(place)
+    if len(place.batch.jobs) > before:
+        place.changed(celery.HANDLERS)
 
 
 def _keep_apart(batch: Imported, into: Loaded) -> None:
