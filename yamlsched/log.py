@@ -102,7 +102,8 @@ def format_line(
     """Return the line. Fields that are None are omitted. In JSON numbers are numbers, and durations
     are seconds.
 
-    >>> format_line("info", "run.dead", {"job": "purge", "run": 119}, datetime(2026, 1, 14, 2, tzinfo=UTC))
+    >>> at = datetime(2026, 1, 14, 2, tzinfo=UTC)
+    >>> format_line("info", "run.dead", {"job": "purge", "run": 119}, at)
     '2026-01-14T02:00:00Z INFO    run.dead job=purge run=119'
     """
     values = {key.rstrip("_"): value for key, value in fields.items() if value is not None}

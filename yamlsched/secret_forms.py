@@ -2,8 +2,8 @@
 masks that hide them.
 
 Searches take linear time on any text: no match attempt reads beyond the place where the next one
-can start. Each form names the words without which it cannot occur, so that most text is not
-searched by pattern at all.
+can start. Patterns are strings, which ``re`` compiles when they are first used: a tick that finds
+nothing to do uses none.
 """
 
 from __future__ import annotations
@@ -12,55 +12,35 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
-
-
-class Pattern:
-    """A regular expression that is compiled when it is first used: a tick that finds nothing to do
-    uses none.
-    """
-
-    def __init__(self, pattern: str, flags: re.RegexFlag = re.NOFLAG) -> None:
-        self.pattern, self.flags = pattern, flags
-
-    def __getattr__(self, name: str) -> Any:  # a method, of the compiled expression from then on
-        method = getattr(re.compile(self.pattern, self.flags), name)
-        setattr(self, name, method)
-        return method
-
+from typing import Any, NamedTuple, TypeAlias
 
 HIDDEN = "***"
 """What is shown and recorded in place of a secret."""
 MIN_SECRET_CHARS = 8
 """A shorter value may be an ordinary word. It is hidden only where a password is expected."""
 
-SECRET_NAME = Pattern(
+SECRET_NAME = (
     r"(^|_)(password|passwd|passphrase|pwd|secret|(auth_?)?token|credentials?|creds|bearer"
     r"|(api|access|private|signing|encryption|master|subscription)_?key|dsn)($|_)"
     r"|password$|(^|_)(pass|auth|authorization|cookies?|salt|session_id|webhook(_ur[il])?)$"
     r"|._(sk|pat|pem)$"
 )
-NAME_HINTS = (
-    *("pass", "pwd", "secret", "token", "cred", "bearer", "key", "dsn", "auth", "cookie", "salt"),
-    *("session", "webhook", "_sk", "_pat", "_pem"),
-)
-"""One of these is part of each name that ``SECRET_NAME`` finds."""
-REFERENCE_NAME = Pattern(
+REFERENCE_NAME = (
     r"^(no|skip|ask|prompt)_"
     r"|(?<!webhook)(?<!session)_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference"
     r"|key_name|field|header|param|parameter|type|kind|version|ttl|length|policy|expiry|store"
     r"|manager|url|uri|stdin|jar)$"
 )
-REFERENCE = Pattern(
-    r"/run/secrets/|\$[{(]|\$[A-Za-z_]\w*(?!\S)|(arn|aws-sm|env|file|gsm|id|op|secrets?|sm|ssm|vault)[:=]"
+REFERENCE = (
+    r"(?i)/run/secrets/|\$[{(]|\$[A-Za-z_]\w*(?!\S)"
+    r"|(arn|aws-sm|env|file|gsm|id|op|secrets?|sm|ssm|vault)[:=]"
     r"|(~|\.{1,2})?(/[\w.@+-]+){2,}/?$"
-    r"|(none|basic|bearer|digest|oauth2?|true|false|null|\*+)$",
-    re.I,
+    r"|(none|basic|bearer|digest|oauth2?|true|false|null|\*+)$"
 )
 """Names and values that say where a secret is or of which kind. The URL of a webhook is a secret.
 """
-CAMEL_CASE = Pattern(r"(?<=[a-z0-9])(?=[A-Z])")
-NOT_IN_NAMES = Pattern(r"[-.]")
+CAMEL_CASE = r"(?<=[a-z0-9])(?=[A-Z])"
+NOT_IN_NAMES = r"[-.]"
 
 
 @lru_cache(maxsize=4096)
@@ -69,55 +49,42 @@ def is_secret_name(name: str) -> bool:
 
     >>> all(map(is_secret_name, ("DB_PASS", "HTTP_AUTH", "STRIPE_SK", "SESSION_COOKIE", "apiKey")))
     True
-    >>> any(map(is_secret_name, ("pass_count", "compass", "author", "auth_mode", "sk", "token_url")))
+    >>> any(map(is_secret_name, ("pass_count", "compass", "author", "auth_mode", "token_url")))
     False
     """
-    snake = NOT_IN_NAMES.sub("_", CAMEL_CASE.sub("_", name)).lower()
-    return bool(SECRET_NAME.search(snake) and not REFERENCE_NAME.search(snake))
+    snake = re.sub(NOT_IN_NAMES, "_", re.sub(CAMEL_CASE, "_", name)).lower()
+    return bool(re.search(SECRET_NAME, snake) and not re.search(REFERENCE_NAME, snake))
 
 
 def is_reference(name: str, value: Any) -> bool:
     """Return whether the name or the value says where a secret is, and is none itself."""
     if not isinstance(value, str):
         return False
-    snake = NOT_IN_NAMES.sub("_", name).lower()
-    return bool(REFERENCE_NAME.search(snake) or REFERENCE.match(value.strip("'\"")))
-
-
-class Form(NamedTuple):
-    """One form of secrets in text. ``hints`` are in lower case; without one of them it cannot
-    occur.
-    """
-
-    hints: Sequence[str]
-    pattern: Pattern
-    replace: str | Callable[[re.Match[str]], str]
+    snake = re.sub(NOT_IN_NAMES, "_", name).lower()
+    return bool(re.search(REFERENCE_NAME, snake) or re.match(REFERENCE, value.strip("'\"")))
 
 
 QUOTED = r"'[^'\n]*'?|\"(?:[^\"\\\n]|\\.)*\"?"
 """A string in quotes. That of a line that was cut has no end."""
-ASSIGNMENT = Pattern(r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))")
-ASSIGNED = Pattern(rf"{QUOTED}|[^\s'\"&]+")
-OPTION = Pattern(rf"(?<!\S)(--?([A-Za-z][\w-]+)[ \t]+)(?![-|&;<>])({QUOTED}|\S+)")
-FIELD = Pattern(
-    r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})"
+ASSIGNMENT = r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))"
+ASSIGNED = rf"{QUOTED}|[^\s'\"&]+"
+OPTION = rf"(?<!\S)(--?([A-Za-z][\w-]+)[ \t]+)(?![-|&;<>])({QUOTED}|\S+)"
+FIELD = r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})"
+HEADER = (
+    r"(?i)(?<![\w-])((authorization|cookie|[a-z]\w*(?:-\w+)+)[ \t]{0,3}:[ \t]{0,3}"
+    r"(?:(?:bearer|basic|digest|token|negotiate|apikey)[ \t]+)?)([^\s'\",]+)"
 )
-HEADER = Pattern(
-    r"(?<![\w-])((authorization|cookie|[a-z]\w*(?:-\w+)+)[ \t]{0,3}:[ \t]{0,3}"
-    r"(?:(?:bearer|basic|digest|token|negotiate|apikey)[ \t]+)?)([^\s'\",]+)",
-    re.I,
-)
-USER_AND_PASSWORD = Pattern(
+USER_AND_PASSWORD = (
     r"(?<!\S)((?:-[uU]|--(?:proxy-)?user(?=[=\s]))[=\s]{0,3}['\"]?)(?!\d+:\d+(?:\s|$))"
     r"(([^\s:'\"]+):)(?![/~.])([^\s'\"]+)"
 )
-CONTAINER = Pattern(r"\b(docker|podman|nerdctl|kubectl|compose|chroot|setpriv)\b")
+CONTAINER = r"\b(docker|podman|nerdctl|kubectl|compose|chroot|setpriv)\b"
 CONTAINER_CHARS = 300
 """Within so many characters before ``-u``, a container's ``-u USER:GROUP`` is recognized."""
 
 
 def _hide_named(match: re.Match[str]) -> str:
-    """Hide the value of ``--name value``."""
+    """Hide the value of ``--name value`` or ``name: value``."""
     start, name, value = match.groups()
     return start + HIDDEN if is_secret_name(name) and not is_reference(name, value) else match[0]
 
@@ -127,10 +94,10 @@ def _hide_assigned(text: str) -> str:
     assignment itself.
     """
     parts, end = [], 0
-    for match in ASSIGNMENT.finditer(text):
+    for match in re.finditer(ASSIGNMENT, text):
         if match.start() < end or not is_secret_name(match[2]):
             continue
-        if value := ASSIGNED.match(text, match.end()):
+        if value := re.compile(ASSIGNED).match(text, match.end()):
             shown = value[0] if is_reference(match[2], value[0]) else HIDDEN
             parts += [text[end : match.end()], shown]
             end = value.end()
@@ -145,60 +112,40 @@ def _hide_field(match: re.Match[str]) -> str:
     return f"{start}{quote}{HIDDEN}{'' if value.startswith(chr(92)) else end}"
 
 
-def _hide_header(match: re.Match[str]) -> str:
-    start, name, value = match.groups()
-    return start + HIDDEN if is_secret_name(name) and not is_reference(name, value) else match[0]
-
-
 def _hide_user(match: re.Match[str]) -> str:
     """Hide the password of ``-u NAME:PASSWORD``, which is not a container's ``-u USER:GROUP``."""
     start, user, name, password = match.groups()
     before = max(0, match.start() - CONTAINER_CHARS)
-    if name == password or CONTAINER.search(match.string, before, match.start()):
+    if name == password or re.compile(CONTAINER).search(match.string, before, match.start()):
         return match[0]
     return match[0] if is_reference("", password) else f"{start}{user}{HIDDEN}"
 
 
-FORMS = (
-    Form(
-        ("://",),
-        Pattern(
-            r"(://[^/\s:@]*:)(?!\d+(?:[/?#\s'\"]|$))(?!\$[{(A-Z]|\*\*\*@)"
-            r"(?:[^@\s:]|:(?!//))+(?:@[^\s/'\"@:,]*)*(?=@)"
-        ),
-        rf"\1{HIDDEN}",
-    ),
-    Form(("://",), Pattern(r"(?<=http)(s?://)[\w.~%+-]{16,}(?=@)", re.I), rf"\1{HIDDEN}"),
-    Form(
-        ("hooks.slack.com", "discord", "webhook.office.com", "api.telegram.org/bot"),
-        Pattern(
-            r"(//(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks"
-            r"|[\w.-]{1,99}\.webhook\.office\.com|api\.telegram\.org/bot)/?)[^\s'\"]+",
-            re.I,
-        ),
-        rf"\1{HIDDEN}",
-    ),
-    Form(("authorization", "cookie", "-"), HEADER, _hide_header),
-    Form(("cookie",), Pattern(r"(?<![\w-])(cookie:\s{0,3})[^'\"\n]+", re.I), rf"\1{HIDDEN}"),
-    Form(("bearer",), Pattern(r"\b(bearer\s{1,3})[\w.~+/=-]{16,}", re.I), rf"\1{HIDDEN}"),
-    Form(
-        ("gh", "glpat-", "xox", "sk_live_", "rk_live_", "npm_", "pypi-"),
-        Pattern(
-            r"(?<![\w.-])(gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|[sr]k_live_|npm_|pypi-)"
-            r"[\w.-]{16,}"
-        ),
-        rf"\1{HIDDEN}",
-    ),
-    Form(("eyj",), Pattern(r"(?<![\w.-])eyJ[\w-]{10,}\.[\w-]+\.[\w-]+"), HIDDEN),
+Forms: TypeAlias = "Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]"
+URL_PASSWORD = (
+    r"(://[^/\s:@]*:)(?!\d+(?:[/?#\s'\"]|$))(?!\$[{(A-Z]|\*\*\*@)"
+    r"(?:[^@\s:]|:(?!//))+(?:@[^\s/'\"@:,]*)*(?=@)"
+)
+WEBHOOK = (
+    r"(?i)(//(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks"
+    r"|[\w.-]{1,99}\.webhook\.office\.com|api\.telegram\.org/bot)/?)[^\s'\"]+"
+)
+TOKEN = (
+    r"(?<![\w.-])(gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|[sr]k_live_|npm_|pypi-)[\w.-]{16,}"
+)
+BEHIND_START = rf"\1{HIDDEN}"
+FORMS: Forms = (
+    (URL_PASSWORD, BEHIND_START),
+    (r"(?i)(?<=http)(s?://)[\w.~%+-]{16,}(?=@)", BEHIND_START),
+    (WEBHOOK, BEHIND_START),
+    (HEADER, _hide_named),
+    (r"(?i)(?<![\w-])(cookie:\s{0,3})[^'\"\n]+", BEHIND_START),
+    (r"(?i)\b(bearer\s{1,3})[\w.~+/=-]{16,}", BEHIND_START),
+    (TOKEN, BEHIND_START),
+    (r"(?<![\w.-])eyJ[\w-]{10,}\.[\w-]+\.[\w-]+", HIDDEN),
 )
 """Forms that have no name."""
-PRIVATE_KEY = Pattern(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+")
-NAMED_FORMS = (
-    Form((":",), FIELD, _hide_field),
-    Form(("-",), OPTION, _hide_named),
-)
-"""Forms in which a name says that a value is a secret."""
-USER_HINTS = ("-u", "-user")
+PRIVATE_KEY = r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+"
 
 
 class Program(NamedTuple):
@@ -223,73 +170,48 @@ PROGRAMS = (
     Program(r"sqlplus|sqlldr|expdp|impdp", r"[\w$#]+/(?=\S*@)"),
     Program(r"htpasswd", r"-[a-zA-Z]*b\w*\s+(?:-\w+\s+)*(?:\S+\s+){1,2}(?=\S+$)"),
 )
-PROGRAM_HINTS = (
-    *("mysql", "mariadb", "-cli", "sshpass", "mongo", "cqlsh", "ncftp", "login", "smb"),
-    *("rpcclient", "openssl", "ldap", "7z", "rar", "zip", "sqlcmd", "bcp", "osql", "tsql"),
-    *("ipmitool", "plink", "pscp", "psftp", "lftp", "sqlplus", "sqlldr", "expdp", "impdp"),
-    "htpasswd",
-)
-PROGRAM_NAME = Pattern("|".join(f"({program.name})" for program in PROGRAMS))
-CALL = Pattern(rf"(?<![\w.-])(?:{PROGRAM_NAME.pattern})(?=\s)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n;|&])*")
+PROGRAM_NAME = "|".join(f"({program.name})" for program in PROGRAMS)
+CALL = rf"(?<![\w.-])(?:{PROGRAM_NAME})(?=\s)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n;|&])*"
 """The call of such a program in a line of a shell."""
 OPTIONS = tuple(
-    Pattern(
-        rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)"
-    )
+    rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)"
     for program in PROGRAMS
 )
-HINTS = frozenset(hint for form in FORMS for hint in form.hints if hint != "-").union(
-    NAME_HINTS, USER_HINTS, PROGRAM_HINTS
-)
-"""A line without any of these has no secret."""
-SPACE_OR_QUOTE = Pattern(r"[\s'\"]")
-WORD_ASSIGNMENT = Pattern(r"(-{0,2}([A-Za-z_][\w.-]*)=)(.+)", re.S)
+SPACE_OR_QUOTE = r"[\s'\"]"
+WORD_ASSIGNMENT = r"(?s)(-{0,2}([A-Za-z_][\w.-]*)=)(.+)"
 
 
 def _hide_in_call(match: re.Match[str]) -> str:
-    masked: str = OPTIONS[(match.lastindex or 1) - 1].sub(rf"\1{HIDDEN}", match[0])
-    return masked
+    return re.sub(OPTIONS[(match.lastindex or 1) - 1], BEHIND_START, match[0])
+
+
+NAMED_FORMS: Forms = (
+    (FIELD, _hide_field),
+    (OPTION, _hide_named),
+    (USER_AND_PASSWORD, _hide_user),
+    (CALL, _hide_in_call),
+)
+"""Forms in which a name or a program says that a value is a secret, behind ``NAME=value``."""
 
 
 def mask(text: str) -> str:
     """Return a string without what looks like a secret.
 
-    >>> mask("PGPASSWORD=x psql -h db; curl -H 'Authorization: Bearer abcdefgh' amqp://bob:hunter2@mq")
-    "PGPASSWORD=*** psql -h db; curl -H 'Authorization: Bearer ***' amqp://bob:***@mq"
-    >>> mask("mysql -psecret db; curl -b 'COOKIE: id=1' -u maria:x | docker run -u 1000:1000 -p 80:80")
-    "mysql -p*** db; curl -b 'COOKIE: ***' -u maria:*** | docker run -u 1000:1000 -p 80:80"
+    >>> mask("PGPASSWORD=x psql; curl -H 'Authorization: Bearer abcdefgh' amqp://bob:hunter2@mq")
+    "PGPASSWORD=*** psql; curl -H 'Authorization: Bearer ***' amqp://bob:***@mq"
+    >>> mask("mysql -psecret; curl -b 'COOKIE: id=1' -u maria:x | docker run -u 1000:1000 -p 8:80")
+    "mysql -p***; curl -b 'COOKIE: ***' -u maria:*** | docker run -u 1000:1000 -p 8:80"
     """
-    folded = text.casefold()
-    hints = [hint for hint in HINTS if hint in folded]
-    if not hints:
-        return text
-    if "private key-----" in folded:
-        text = PRIVATE_KEY.sub(rf"\1{HIDDEN}", text)
-    lines = [(line, line.casefold()) for line in text.split("\n")]
-    return "\n".join(
-        _mask_line(line, folded) if line and any(hint in folded for hint in hints) else line
-        for line, folded in lines
-    )
+    text = re.sub(PRIVATE_KEY, BEHIND_START, text)
+    return "\n".join(map(_mask_line, text.split("\n")))
 
 
-def _mask_line(text: str, folded: str) -> str:
-    """Return a line without what looks like a secret; ``folded`` is the line with all letters in
-    lower case.
-    """
-
-    def apply(forms: Iterable[Form], text: str) -> str:
-        for form in forms:
-            if any(hint in folded for hint in form.hints):
-                text = form.pattern.sub(form.replace, text)
-        return text
-
-    text = apply(FORMS, text)
-    if any(hint in folded for hint in NAME_HINTS):
-        text = apply(NAMED_FORMS, _hide_assigned(text))
-    if any(hint in folded for hint in USER_HINTS):
-        text = USER_AND_PASSWORD.sub(_hide_user, text)
-    if any(hint in folded for hint in PROGRAM_HINTS):
-        text = CALL.sub(_hide_in_call, text)
+def _mask_line(text: str) -> str:
+    for pattern, replace in FORMS:
+        text = re.sub(pattern, replace, text)
+    text = _hide_assigned(text)
+    for pattern, replace in NAMED_FORMS:
+        text = re.sub(pattern, replace, text)
     return text
 
 
@@ -336,29 +258,29 @@ def mask_command(words: Sequence[str]) -> list[str]:
     >>> mask_command(["/usr/bin/redis-cli", "-a", "x y"])
     ['/usr/bin/redis-cli', '-a', '***']
     """
-    names = [PROGRAM_NAME.fullmatch(word.rpartition("/")[2]) for word in words]
+    names = [re.fullmatch(PROGRAM_NAME, word.rpartition("/")[2]) for word in words]
     options = [OPTIONS[match.lastindex - 1] for match in names if match and match.lastindex]
-    is_container = any(map(CONTAINER.search, words))
+    is_container = any(re.search(CONTAINER, word) for word in words)
 
     def hide_options(text: str) -> str:
         for option in options:
-            text = option.sub(rf"\1{HIDDEN}", text)
-        return text if is_container else USER_AND_PASSWORD.sub(_hide_user, text)
+            text = re.sub(option, BEHIND_START, text)
+        return text if is_container else re.sub(USER_AND_PASSWORD, _hide_user, text)
 
     masked = [hide_options(_mask_word(word)) for word in words]
     for nth, (option, value) in enumerate(pairwise(words), start=1):
         name = option.lstrip("-")
         if name == option:
             continue
-        pair = hide_options(f"{option} {SPACE_OR_QUOTE.sub('_', value)}")
+        pair = hide_options(f"{option} {re.sub(SPACE_OR_QUOTE, '_', value)}")
         is_named = is_secret_name(name) and not value.startswith("-")
         if is_named and value and not is_reference(name, value):
             masked[nth] = HIDDEN
         elif pair.endswith(HIDDEN):
             masked[nth] = pair.rpartition(" ")[2]
     if any(word.rpartition("/")[2] == "htpasswd" for word in words):
-        text = " ".join(SPACE_OR_QUOTE.sub("_", word) for word in words)
-        if CALL.sub(_hide_in_call, text).endswith(HIDDEN):
+        text = " ".join(re.sub(SPACE_OR_QUOTE, "_", word) for word in words)
+        if re.sub(CALL, _hide_in_call, text).endswith(HIDDEN):
             masked[-1] = HIDDEN
     return masked
 
@@ -368,8 +290,8 @@ def _mask_word(word: str) -> str:
 
     It may be an option with its value, or a whole script.
     """
-    match = WORD_ASSIGNMENT.fullmatch(word)
-    if match and (word.startswith("-") or not SPACE_OR_QUOTE.search(match[3])):
+    match = re.fullmatch(WORD_ASSIGNMENT, word)
+    if match and (word.startswith("-") or not re.search(SPACE_OR_QUOTE, match[3])):
         start, name, value = match.groups()
         if is_secret_name(name) and not is_reference(name, value):
             return f"{start}{HIDDEN}"

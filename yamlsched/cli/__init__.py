@@ -44,8 +44,6 @@ GROUPS = {
     "Set up": ("init", "import", "migrate", "db", "doctor", "completion"),
 }
 """The verbs by task, as the help lists them. A verb that is missing here is listed last."""
-INTERNAL = ("attempt",)
-"""Verbs that other processes of yamlsched call, and no person. The help does not list them."""
 MAX_SUMMARY_CHARS = 200
 """Longer than any first sentence of a help text: the list of verbs cuts none."""
 
@@ -106,8 +104,7 @@ class Verbs(VerbGroup):
             raise PluginVerbFailed(self.installed[name].plugin, error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = [*self._modules, *self._own, *self.installed]
-        return sorted(name for name in names if name not in INTERNAL)
+        return sorted([*self._modules, *self._own, *self.installed])
 
     @cached_property
     def _modules(self) -> list[str]:
@@ -260,13 +257,14 @@ def _open_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor is this one
         if getattr(sys, name) is None:
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+            stream = open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _wants_json_log(arguments: list[str]) -> bool:
     """Return whether --log-format json applies, also in a command line that is wrong elsewhere.
 
-    >>> _wants_json_log(["tick", "--log-format=json"]), _wants_json_log(["--log-format", "text", "tick"])
+    >>> _wants_json_log(["tick", "--log-format=json"]), _wants_json_log(["--log-format", "text"])
     (True, False)
     """
     words = " ".join(arguments).replace("--log-format=", "--log-format ").split(" ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,6 +81,8 @@ is known later.
 """
 duration = _option_type(durations.parse)
 """A duration such as 15m."""
+time_option = partial(click.option, type=time, metavar="TIME")
+duration_option = partial(click.option, type=duration, metavar="DURATION")
 
 
 def combine(*options: Option) -> Option:
@@ -130,18 +133,14 @@ filter_options = combine(
         metavar="STATUS",
         help=f"Runs in this state: {', '.join(Status)}; may be repeated.",
     ),
-    click.option(
+    time_option(
         "--since",
-        type=time,
-        metavar="TIME",
         help=(
             "Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z,"
             ' 17:30 or "mon 08:00" (the last one), or 90m (the last 90 minutes).'
         ),
     ),
-    click.option(
-        "--until", type=time, metavar="TIME", help="Runs before this time; the same forms."
-    ),
+    time_option("--until", help="Runs before this time; the same forms."),
     click.option(
         "--error",
         metavar="TEXT",

@@ -53,12 +53,10 @@ work_options = _filters.combine(
         help="Serve these queues only, or none. Without it: all that are not dedicated.",
     ),
     click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs."),
-    click.option(
+    _filters.duration_option(
         "--grace",
-        metavar="DURATION",
         default="30s",
         show_default=True,
-        type=_filters.duration,
         help="How long handlers may keep running after SIGTERM, such as 30s.",
     ),
     _filters.path_option,

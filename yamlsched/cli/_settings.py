@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,15 +38,14 @@ class Settings:
     def wants_json(self) -> bool:
         return self.format == "json"
 
-    def echo(self, words: Document, err: bool = False, **fields: Any) -> None:
+    def echo(self, words: Document | str, err: bool = False, **fields: Any) -> None:
         """Write ``words`` in the format that was passed, to stdout or stderr; JSON has ``fields``
         instead.
         """
         renderers = {"text": document.as_text, "markdown": markdown.render, "html": html.render}
-        click.echo(
-            terminal.document(**fields) if self.wants_json else renderers[self.format](words),
-            err=err,
-        )
+        if self.wants_json:
+            words = terminal.document(**fields)
+        click.echo(words if isinstance(words, str) else renderers[self.format](words), err=err)
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -238,3 +237,23 @@ class Verb(click.Command):
             if rows := [row for param in params if (row := param.get_help_record(ctx)) is not None]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def verb(
+    help: str,
+    uses: str = "file dsn namespace",
+    formats: tuple[str, ...] = ("text", "json"),
+    cls: type[Verb] = Verb,
+    name: str | None = None,
+    group: click.Group | None = None,
+) -> Callable[[Callable[..., int]], Verb]:
+    """Return a decorator that makes a verb of a function, which gets the settings first."""
+
+    def decorate(function: Callable[..., int]) -> Verb:
+        options = {"help": help, "uses": uses, "formats": formats}
+        command = click.command(name, cls, **options)(click.pass_obj(function))
+        if group is not None:
+            group.add_command(command)
+        return command
+
+    return decorate

@@ -20,7 +20,7 @@ from yamlsched.act.backfill import (
 )
 from yamlsched.cli import FINDINGS, _filters
 from yamlsched.cli._bulk import confirm
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.db.query import now
 from yamlsched.errors import Refused
 from yamlsched.show import terminal
@@ -49,24 +49,20 @@ MAX_SLOTS_WITHOUT_YES = 10_000
 """More slots are refused, also in a dry run: a wrong date is more likely."""
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @click.argument("job", shell_complete=_filters.jobs)
-@click.option(
+@_filters.time_option(
     "--from",
     "first",
-    type=_filters.time,
     required=True,
-    metavar="TIME",
     help=(
         "2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or"
         ' "mon 08:00" (the last one), or 3d (ago).'
     ),
 )
-@click.option(
+@_filters.time_option(
     "--to",
     "last",
-    type=_filters.time,
-    metavar="TIME",
     help="The same; a date includes the whole day.",
 )
 @click.option(
@@ -80,7 +76,6 @@ MAX_SLOTS_WITHOUT_YES = 10_000
 )
 @_filters.by_option
 @_filters.yes_option
-@click.pass_obj
 def command(
     settings: Settings,
     job: str,
@@ -204,7 +199,7 @@ def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> Non
     """Print the slots; ``ahead`` is where those that sync creates start, None if the range has none
     of them.
     """
-    for verb, lines in (
+    for what, lines in (
         (
             "would create" if dry_run else "created",
             [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created],
@@ -220,9 +215,9 @@ def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> Non
         ),
     ):
         for line in lines[:MAX_LISTED]:
-            click.echo(f"{verb} {line}")
+            click.echo(f"{what} {line}")
         if len(lines) > MAX_LISTED:
-            click.echo(f"{verb} {len(lines) - MAX_LISTED} more")
+            click.echo(f"{what} {len(lines) - MAX_LISTED} more")
     if ahead is not None:
         click.echo(
             f"slots after {short_utc(ahead)} are in the future: sync creates those runs", err=True

@@ -8,7 +8,7 @@ import click
 
 from yamlsched.act import runs
 from yamlsched.cli import _bulk
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 
 HELP = """Cancel unfinished runs.
 
@@ -20,10 +20,9 @@ again.
 UNFINISHED = ("queued", "failed", "running")
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @_bulk.run_options
 @click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
-@click.pass_obj
 def command(settings: Settings, /, reason: str | None, **selection: Any) -> int:
     def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[runs.ActionResult]:
         return runs.cancel(connection, ids, who, reason=reason, expected=expected)

@@ -12,7 +12,7 @@ import click
 from yamlsched.act import payloads, runs
 from yamlsched.ask import history
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, Verb, verb
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.file import MAX_FILE_BYTES
@@ -60,10 +60,8 @@ class Enqueue(Verb):
             raise
 
 
-@click.command(
-    cls=Enqueue,
-    uses="file dsn namespace",
-    help="Create a run of JOB. If --key already has a run, show that run and create none.",
+@verb(
+    "Create a run of JOB. If --key already has a run, show that run and create none.", cls=Enqueue
 )
 @click.argument("job", shell_complete=_filters.jobs)
 @click.option(
@@ -76,12 +74,10 @@ class Enqueue(Verb):
 @click.option(
     "--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing."
 )
-@click.option(
+@_filters.time_option(
     "--at",
     "--run-at",
     "at",
-    type=_filters.time,
-    metavar="TIME",
     help=(
         'Do not start before: 90m (from now), 17:30 or "mon 08:00" (the next one in the job\'s time'
         ' zone), "tomorrow 08:00", 2026-01-14T02:00 or 2026-01-14T01:00Z.'
@@ -94,7 +90,6 @@ class Enqueue(Verb):
 )
 @_filters.path_option
 @_filters.by_option
-@click.pass_obj
 def command(
     settings: Settings,
     /,
@@ -120,28 +115,23 @@ def command(
             priority=priority,
             who=by or runs.operator(),
         )
-    if settings.wants_json:
-        click.echo(
-            terminal.document(
-                run_id=result.run_id,
-                created=result.created,
-                status=result.status,
-                run_at=result.run_at,
-                pruned_at=result.pruned_at,
-            )
-        )
-    elif result.pruned_at is not None:
-        click.echo(
+    fields = ("run_id", "created", "status", "run_at", "pruned_at")
+    settings.echo(
+        _in_words(result, key, is_at=at is not None),
+        **{name: getattr(result, name) for name in fields},
+    )
+    return 0
+
+
+def _in_words(result: runs.EnqueueResult, key: str | None, is_at: bool) -> str:
+    if result.pruned_at is not None:
+        return (
             f'nothing created: key "{key}" was used by run {result.run_id}, which was pruned on '
             f"{terminal.instant(result.pruned_at)}; use another key to do it again"
         )
-    elif not result.created:
+    if not result.created:
         who = "a run that has been pruned" if result.run_id is None else f"run {result.run_id}"
-        click.echo(
-            f"nothing created: {who} has the key"
-            f' "{key}"{f" and is {result.status}" if result.status else ""}'
-        )
-    else:
-        due = f", due {result.due}" if at is not None else ""
-        click.echo(f"run {result.run_id} created{due}{f'; {result.note}' if result.note else ''}")
-    return 0
+        state = f" and is {result.status}" if result.status else ""
+        return f'nothing created: {who} has the key "{key}"{state}'
+    due = f", due {result.due}" if is_at else ""
+    return f"run {result.run_id} created{due}{f'; {result.note}' if result.note else ''}"

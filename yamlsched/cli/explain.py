@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import click
 
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.schedule import catalog
 from yamlsched.show import terminal
 from yamlsched.text import did_you_mean
 
 
-@click.command(
-    cls=Verb,
-    uses="",
-    help="Explain the diagnostic CODE, such as YS203; without CODE, list all codes.",
-)
+@verb("Explain the diagnostic CODE, such as YS203; without CODE, list all codes.", uses="")
 @click.argument("code", required=False)
-@click.pass_obj
 def command(settings: Settings, code: str | None) -> int:
     if code is None:
         titles = {code: catalog.title(code) for code in catalog.pages()}

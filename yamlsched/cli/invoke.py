@@ -15,7 +15,7 @@ import click
 
 from yamlsched import durations, plugins
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.cli.enqueue import Payload
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import NoDatabase, Refused
@@ -31,14 +31,11 @@ from yamlsched.testing import FakeRun, UpstreamRun, call, claimed
 from yamlsched.text import did_you_mean
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Call the handler of JOB in this process, or run its command, for development. Creates no"
+    " run, and only shows the runs that the handler enqueues. run.transaction() does commit if"
+    " a database is available.",
     uses="file dsn env",
-    help=(
-        "Call the handler of JOB in this process, or run its command, for development. Creates no"
-        " run, and only shows the runs that the handler enqueues. run.transaction() does commit if"
-        " a database is available."
-    ),
 )
 @click.argument("job", shell_complete=_filters.jobs)
 @click.option(
@@ -63,7 +60,6 @@ from yamlsched.text import did_you_mean
     metavar="DIR",
     help="A folder to import handlers from; may be repeated.",
 )
-@click.pass_obj
 def command(
     settings: Settings,
     /,

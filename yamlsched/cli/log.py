@@ -10,7 +10,7 @@ from yamlsched import text
 from yamlsched.ask import edits, history
 from yamlsched.ask.edits import ChangedAlike, Edit
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.schedule import field_changes
 from yamlsched.schedule.field_changes import SIGNS, Change
 from yamlsched.show import terminal as _output
@@ -29,12 +29,10 @@ With JOB, only the edits that changed that job, and how.
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @click.argument("job", required=False, shell_complete=_filters.jobs)
-@click.option(
+@_filters.time_option(
     "--since",
-    type=_filters.time,
-    metavar="TIME",
     help=(
         'Edits applied at or after this time: 2026-01-14T02:00Z, 17:30 or "mon 08:00" (the last'
         " one), or 7d (the last 7 days)."
@@ -51,7 +49,6 @@ With JOB, only the edits that changed that job, and how.
 )
 @click.option("-p", "--patch", is_flag=True, help="Show how each job was changed, as diff does.")
 @click.option("--oneline", is_flag=True, help="Show one line for each edit.")
-@click.pass_obj
 def command(
     settings: Settings,
     /,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from yamlsched import db
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.db.query import sql_folder
 
 
-@click.command(cls=Verb, formats=("text",), help="Create or upgrade the tables in the database.")
+@verb("Create or upgrade the tables in the database.", uses="file dsn", formats=("text",))
 @click.option(
     "--sql",
     "print_sql",
@@ -23,7 +23,6 @@ from yamlsched.db.query import sql_folder
     help="Print the script that creates roles with least privilege instead.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be applied.")
-@click.pass_obj
 def command(settings: Settings, print_sql: bool, print_roles: bool, dry_run: bool) -> int:
     if print_roles:
         click.echo((sql_folder() / "roles.sql").read_text("utf-8"), nl=False)

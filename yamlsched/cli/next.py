@@ -10,7 +10,7 @@ from itertools import islice
 import click
 
 from yamlsched.cli import OK, _filters, _ics
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import CronError, Refused
 from yamlsched.schedule import file, timezones
 from yamlsched.schedule.load import Loaded, load
@@ -54,7 +54,7 @@ updates its events.
 """
 
 
-@click.command(cls=Verb, uses="file env namespace", formats=("text", "json", "ics"), help=HELP)
+@verb(HELP, uses="file env namespace", formats=("text", "json", "ics"))
 @click.argument("job", required=False, shell_complete=_filters.jobs)
 @click.option(
     "--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs."
@@ -62,11 +62,9 @@ updates its events.
 @click.option(
     "--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days."
 )
-@click.option(
+@_filters.time_option(
     "--from",
     "start",
-    type=_filters.time,
-    metavar="TIME",
     help=(
         'Show slots after this time (now): 2026-11-01T04:00Z, 17:30 or "mon 08:00" (the next one),'
         " tomorrow, or 2h (from now)."
@@ -76,7 +74,6 @@ updates its events.
 @click.option(
     "--days", type=click.IntRange(1, 366), help="Show all slots of this many days, as a calendar."
 )
-@click.pass_obj
 def command(
     settings: Settings,
     job: str | None,

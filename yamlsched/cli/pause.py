@@ -9,7 +9,7 @@ import click
 from yamlsched.act import pause, runs
 from yamlsched.ask import history
 from yamlsched.cli import _bulk, _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.timetable.times import TimeInput
 
 HELP = """Pause jobs until they are resumed, or until a time.
@@ -20,19 +20,16 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @_bulk.job_options
 @click.option("--reason", metavar="TEXT", help="Why; shown in status.")
-@click.option(
+@_filters.time_option(
     "--until",
-    type=_filters.time,
-    metavar="TIME",
     help=(
         'End of the pause: 09:00 or "mon 08:00" (the next one), tomorrow or 2026-01-14T06:00 (in'
         " the time zone of JOB, else of the file), 2026-01-14T05:00Z, or 2h (from now)."
     ),
 )
-@click.pass_obj
 def command(
     settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any
 ) -> int:

@@ -11,7 +11,7 @@ from psycopg import Connection
 
 from yamlsched.act import prune
 from yamlsched.act.prune import Archive, HousekeepingReport
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import Refused
 from yamlsched.schedule import file
 from yamlsched.show import terminal
@@ -27,7 +27,7 @@ With retention.archive in the file, or --archive, each batch is first written as
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @click.option(
     "--seconds",
     type=click.FloatRange(0),
@@ -39,7 +39,6 @@ With retention.archive in the file, or --archive, each batch is first written as
     help="Write what is deleted to files in DIR, or to stdout. Overrides retention.archive.",
 )
 @click.option("--no-archive", "is_forgotten", is_flag=True, help="Delete without an archive.")
-@click.pass_obj
 def command(
     settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool
 ) -> int:
@@ -61,15 +60,10 @@ def command(
                 progress=lambda done: show(pruned(done)),
                 archive=kept,
             )
-    if settings.wants_json:
-        click.echo(terminal.document(namespace=namespace, **asdict(done)))
-    else:
-        rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
-        text = (
-            f"{pruned(done)}; cancelled {terminal.count(done.cancelled, 'run')} of removed"
-            f" jobs{rest}"
-        )
-        click.echo(text, err=is_stdout)
+    rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
+    cancelled = terminal.count(done.cancelled, "run")
+    text = f"{pruned(done)}; cancelled {cancelled} of removed jobs{rest}"
+    settings.echo(text, err=is_stdout, namespace=namespace, **asdict(done))
     return 0
 
 

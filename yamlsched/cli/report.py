@@ -11,7 +11,7 @@ from psycopg import Connection
 from yamlsched.ask import report, report_document
 from yamlsched.ask.report import MAX_LISTED, Report
 from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.db.query import now
 from yamlsched.schedule.load import timezone_of_file
 from yamlsched.timetable import times
@@ -39,20 +39,17 @@ file to mail.
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", formats=FORMATS, help=HELP)
-@click.option(
+@verb(HELP, formats=FORMATS)
+@_filters.time_option(
     "--since",
-    type=_filters.time,
     default="12h",
     show_default=True,
-    metavar="TIME",
     help=(
         'The start: 12h (the last 12 hours), 18:00, yesterday, "fri 18:00" (the last one), or'
         " 2026-01-14T02:00Z."
     ),
 )
-@click.option("--until", type=_filters.time, metavar="TIME", help="The end (now); the same forms.")
-@click.pass_obj
+@_filters.time_option("--until", help="The end (now); the same forms.")
 def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInput | None) -> int:
     timezone = timezone_of_file(settings.file)
     with settings.connect_in() as (connection, namespace):

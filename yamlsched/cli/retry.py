@@ -11,7 +11,7 @@ from yamlsched.act import runs as actions
 from yamlsched.ask import runs
 from yamlsched.ask.history import is_own_file
 from yamlsched.cli import _bulk, _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.cli.enqueue import Payload
 from yamlsched.errors import Refused
 
@@ -25,7 +25,7 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @_bulk.run_options
 @click.option("--dead", is_flag=True, help="Short for --status dead.")
 @click.option("--force", is_flag=True, help="Also retry runs that succeeded.")
@@ -36,7 +36,6 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
     help="Keyword arguments that replace those of one RUN; they are merged over the job's payload.",
 )
 @_filters.path_option
-@click.pass_obj
 def command(
     settings: Settings,
     /,

@@ -13,7 +13,7 @@ from yamlsched.ask.history import definitions
 from yamlsched.ask.runs import RunRow, took
 from yamlsched.ask.search import Filter
 from yamlsched.cli import _filters, _tables
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
 from yamlsched.show.document import Document
@@ -36,12 +36,7 @@ HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY",
 MAX_PROGRESS_CHARS = 60
 
 
-@click.command(
-    cls=Verb,
-    uses="file dsn namespace",
-    formats=("text", "json", "csv"),
-    help="List runs, newest first.",
-)
+@verb("List runs, newest first.", formats=("text", "json", "csv"))
 @_filters.filter_options
 @click.option("--key", metavar="KEY", help="Runs with this key; * matches any string.")
 @click.option(
@@ -65,7 +60,6 @@ MAX_PROGRESS_CHARS = 60
         " 1000 are read."
     ),
 )
-@click.pass_obj
 def command(
     settings: Settings, /, limit: int, before: int | None, group_by: str | None, **options: Any
 ) -> int:

@@ -6,13 +6,10 @@ from importlib.resources import files
 
 import click
 
-from yamlsched.cli._settings import Verb
+from yamlsched.cli._settings import verb
 
 
-@click.command(
-    cls=Verb, uses="", formats=("text",), help="Print the JSON Schema (draft-07) of schedules.yaml."
-)
-@click.pass_obj
+@verb("Print the JSON Schema (draft-07) of schedules.yaml.", uses="", formats=("text",))
 def command(settings: object) -> int:
     click.echo(
         files("yamlsched.schedule").joinpath("schedules.schema.json").read_text("utf-8"), nl=False

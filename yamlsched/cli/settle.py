@@ -8,8 +8,7 @@ import click
 
 from yamlsched.act import runs, settle
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Settings, Verb
-from yamlsched.show import terminal
+from yamlsched.cli._settings import Settings, verb
 
 HELP = """Record whether an effect in doubt happened.
 
@@ -21,7 +20,7 @@ the provider, by the idempotency key that `show` prints.
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @click.argument("key")
 @click.option(
     "--done/--not-done",
@@ -33,7 +32,6 @@ the provider, by the idempotency key that `show` prints.
     "--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads."
 )
 @_filters.by_option
-@click.pass_obj
 def command(
     settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None
 ) -> int:
@@ -51,5 +49,5 @@ def command(
         ) from None
     with settings.connect_in() as (connection, namespace):
         what = settle.settle(connection, namespace, key, by or runs.operator(), happened, value)
-    click.echo(terminal.document(key=key, done=happened) if settings.wants_json else what)
+    settings.echo(what, key=key, done=happened)
     return 0

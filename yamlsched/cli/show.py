@@ -18,7 +18,7 @@ from yamlsched.ask import health, history, runs
 from yamlsched.ask.edits import as_fields, sentences
 from yamlsched.ask.runs import AttemptRecord, KeptOutput, RunDetails, took
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.db.query import now
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Status, error_text
 from yamlsched.show import terminal as _output
@@ -31,14 +31,10 @@ MAX_LINE_CHARS = 400
 FOLLOW_INTERVAL_SECONDS = 1.0
 
 
-@click.command(
-    cls=Verb,
-    uses="file dsn namespace",
+@verb(
+    "Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or"
+    " a key.",
     formats=FORMATS,
-    help=(
-        "Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or"
-        " a key."
-    ),
 )
 @click.argument("name", metavar="RUN")
 @click.option("--full", is_flag=True, help="Show full stack traces and output.")
@@ -55,7 +51,6 @@ FOLLOW_INTERVAL_SECONDS = 1.0
     is_flag=True,
     help="Print what its attempts print, until it has ended; exit 1 if it is dead.",
 )
-@click.pass_obj
 def command(
     settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None, follow: bool
 ) -> int:
@@ -87,7 +82,7 @@ def command(
     if kept.omitted_bytes and not settings.wants_json:
         size, omitted = map(terminal.show_bytes, (len(kept.output.encode()), kept.omitted_bytes))
         click.echo(f"the last {size}: {omitted} before it were not kept", err=True)
-    click.echo(_output.document(output=kept) if settings.wants_json else printed(kept.output))
+    settings.echo(printed(kept.output), output=kept)
     return OK
 
 

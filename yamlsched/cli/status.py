@@ -28,7 +28,7 @@ from yamlsched.ask.health import (
 from yamlsched.ask.runs import namespaces
 from yamlsched.ask.states import HEALTHY_STATES, by_run, held_up_in_words
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
-from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.runs.lifecycle import one_line
 from yamlsched.show import terminal
 from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section, and_more
@@ -44,14 +44,11 @@ HEADINGS = ("job", "state", "last success", "last failure", "streak", "next slot
 FAILURES_SPAN = timedelta(days=1)
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Show the health of the jobs, with -v also the failures of the last day by type. With"
+    " --check, print one line for each problem, and exit 1 if any.",
     uses="file dsn namespace verbose",
     formats=FORMATS,
-    help=(
-        "Show the health of the jobs, with -v also the failures of the last day by type. With"
-        " --check, print one line for each problem, and exit 1 if any."
-    ),
 )
 @click.option(
     "--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks."
@@ -66,10 +63,8 @@ FAILURES_SPAN = timedelta(days=1)
 @click.option(
     "--max-dead-total", type=click.IntRange(0), help="Dead runs tolerated over all jobs (no limit)."
 )
-@click.option(
+@_filters.duration_option(
     "--within",
-    type=_filters.duration,
-    metavar="DURATION",
     default="1h",
     show_default=True,
     help="Period in which dead runs are counted.",
@@ -86,18 +81,14 @@ FAILURES_SPAN = timedelta(days=1)
     type=click.IntRange(0),
     help="Failed attempts since its last success tolerated per job (no limit).",
 )
-@click.option(
+@_filters.duration_option(
     "--max-tick-age",
-    type=_filters.duration,
-    metavar="DURATION",
     default="5m",
     show_default=True,
     help="Tolerated time since the last tick.",
 )
-@click.option(
+@_filters.duration_option(
     "--max-paused",
-    type=_filters.duration,
-    metavar="DURATION",
     default="7d",
     show_default=True,
     help="Tolerated time since a pause without an end.",
@@ -106,7 +97,6 @@ FAILURES_SPAN = timedelta(days=1)
 @click.option(
     "--all-namespaces", is_flag=True, help="Show all namespaces of the database, worst first."
 )
-@click.pass_obj
 def command(
     settings: Settings,
     /,

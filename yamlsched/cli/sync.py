@@ -11,7 +11,7 @@ import click
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._bulk import confirm
 from yamlsched.cli._flow import configure_log, show_messages, target
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.service.sync import sync
 from yamlsched.show import terminal
 from yamlsched.sync.files import SyncResult
@@ -21,17 +21,13 @@ CHANGES = ("added", "changed", "retired", "returned")
 MAX_LISTED_JOBS = 20
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick"
+    " waits with, or one for another environment, if --env or YAMLSCHED_ENV names it.",
     uses="file dsn env namespace logging",
-    help=(
-        "Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick"
-        " waits with, or one for another environment, if --env or YAMLSCHED_ENV names it."
-    ),
 )
 @_filters.path_option
 @_filters.yes_option
-@click.pass_obj
 def command(settings: Settings, /, yes: bool, **options: Any) -> int:
     configure_log(settings)
     # scripts introduce namespaces as well: only a person is asked

@@ -8,31 +8,26 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _cron, _filters
 from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.service.tick import tick
 
 CLAIM_TIME = "55s"
 """Shorter than a minute: the next minute's tick continues."""
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Sync, run everything that is due, then exit: the crontab line. Meant to be called each"
+    " minute. Applies schedules.yaml if it changed. Prints nothing if nothing happened.",
     uses="file dsn env namespace logging",
     formats=("text",),
-    help=(
-        "Sync, run everything that is due, then exit: the crontab line. Meant to be called each"
-        " minute. Applies schedules.yaml if it changed. Prints nothing if nothing happened."
-    ),
 )
 @click.option(
     "--migrate", is_flag=True, help="Create or upgrade the tables first, on a server too."
 )
-@click.option(
+@_filters.duration_option(
     "--max-time",
-    metavar="DURATION",
     default=CLAIM_TIME,
     show_default=True,
-    type=_filters.duration,
     help="Claim runs for this long.",
 )
 @click.option(
@@ -44,7 +39,6 @@ CLAIM_TIME = "55s"
     ),
 )
 @work_options
-@click.pass_obj
 def command(settings: Settings, /, migrate: bool, cron: bool, **options: Any) -> int:
     def run() -> int:
         configure_log(settings)

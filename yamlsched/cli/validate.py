@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.formats import FORMATS, as_text
@@ -26,14 +26,11 @@ have.
 """
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Check schedules.yaml, and report every error with its position and a fix. Needs no"
+    " database and imports no handler. Exit 1 if there are errors, 3 if a file cannot be read.",
     uses="file env",
     formats=("text", "concise", "json", "github", "sarif"),
-    help=(
-        "Check schedules.yaml, and report every error with its position and a fix. Needs no"
-        " database and imports no handler. Exit 1 if there are errors, 3 if a file cannot be read."
-    ),
 )
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
@@ -48,7 +45,6 @@ have.
     help="Also look up handlers in this directory.",
 )
 @click.option("--require-owner", is_flag=True, help="Warn about jobs without an owner.")
-@click.pass_obj
 def command(
     settings: Settings,
     files: tuple[Path, ...],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import click
 
@@ -12,7 +13,7 @@ from yamlsched.ask.edits import as_fields
 from yamlsched.ask.history import unknown_job
 from yamlsched.ask.why import DayReport, SlotReport, explain, sentences
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.show import terminal
 from yamlsched.sync import definitions
 from yamlsched.timetable import times
@@ -36,7 +37,7 @@ def when(text: str) -> times.TimeInput:
     return _filters.time(re.sub("^-(?=[0-9dhms]+$)", "", text))
 
 
-@click.command(cls=Verb, uses="file dsn namespace", help=HELP)
+@verb(HELP)
 @click.argument("job", shell_complete=_filters.jobs)
 @click.option(
     "--at",
@@ -47,7 +48,6 @@ def when(text: str) -> times.TimeInput:
         ' 20:48 or "mon 08:00" (local, the last one), 20:48Z, now, or 90m (90 minutes ago).'
     ),
 )
-@click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
     with settings.connect_in() as (connection, namespace):
         if at is None:
@@ -55,31 +55,20 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
             if known is None:
                 raise unknown_job(job, namespace, definitions.names(connection, namespace))
             found = condition(connection, namespace, known)
-            words = (
-                terminal.document(**document_of_job(found))
-                if settings.wants_json
-                else "\n".join(_job(found))
-            )
-            click.echo(words)
+            settings.echo("\n".join(_job(found)), **document_of_job(found))
             return 0
         definition = definition_for(connection, namespace, job)
         report = explain(connection, namespace, definition, at)
     if isinstance(report, DayReport):
-        click.echo(
-            terminal.document(**document_of_day(report))
-            if settings.wants_json
-            else "\n".join(_day(report))
-        )
+        settings.echo("\n".join(_day(report)), **document_of_day(report))
         return 0
     if note := times.remark(at, report.at, zone(definition.timezone)):
         click.echo(f"--at: {note}", err=True)
-    click.echo(
-        terminal.document(**document(report)) if settings.wants_json else "\n".join(_slot(report))
-    )
+    settings.echo("\n".join(_slot(report)), **document(report))
     return 0
 
 
-def document_of_job(found: JobCondition) -> dict[str, object]:
+def document_of_job(found: JobCondition) -> dict[str, Any]:
     fields = {name: value for name, value in vars(found).items() if name != "lines"}
     return fields | {"explanation": found.lines}
 
@@ -90,13 +79,13 @@ def _job(found: JobCondition) -> list[str]:
     return lines + [f"  what helps: {terminal.printable_line(remedy)}" for remedy in found.remedies]
 
 
-def document(report: SlotReport) -> dict[str, object]:
+def document(report: SlotReport) -> dict[str, Any]:
     """Return the parts of the JSON document."""
     fields = {name: value for name, value in vars(report).items() if name not in ("lines", "edits")}
     return fields | as_fields(report.edits) | {"explanation": report.lines}
 
 
-def document_of_day(day: DayReport) -> dict[str, object]:
+def document_of_day(day: DayReport) -> dict[str, Any]:
     return vars(day) | {
         "date": day.date.isoformat(),
         "slots": [document(slot) for slot in day.slots],

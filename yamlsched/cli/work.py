@@ -10,7 +10,7 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.service.loop import loop
 from yamlsched.service.work import work
 from yamlsched.worker import companions
@@ -30,15 +30,12 @@ def worker_id(context: click.Context, option: click.Parameter, value: str | None
     )
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Run everything that is due, then exit; does not sync. With --loop, keep running, sync each"
+    " minute, and start enqueued runs within milliseconds: for containers and systemd, instead"
+    " of a crontab line.",
     uses="file dsn env namespace logging",
     formats=("text",),
-    help=(
-        "Run everything that is due, then exit; does not sync. With --loop, keep running, sync each"
-        " minute, and start enqueued runs within milliseconds: for containers and systemd, instead"
-        " of a crontab line."
-    ),
 )
 @click.option("--loop", "is_loop", is_flag=True, help="Run until SIGTERM; sync each minute.")
 @click.option("--migrate", is_flag=True, help="With --loop: create or upgrade the tables first.")
@@ -48,10 +45,8 @@ def worker_id(context: click.Context, option: click.Parameter, value: str | None
     is_flag=True,
     help="With --loop: reload when schedules.yaml or a Python file changes. For development.",
 )
-@click.option(
+@_filters.duration_option(
     "--max-time",
-    metavar="DURATION",
-    type=_filters.duration,
     help="Claim runs for this long, such as 1h.",
 )
 @click.option(
@@ -63,14 +58,11 @@ def worker_id(context: click.Context, option: click.Parameter, value: str | None
         " shares no concurrency limit with this host, and exits when it has nothing to do."
     ),
 )
-@click.option(
+@_filters.duration_option(
     "--idle-exit",
-    metavar="DURATION",
-    type=_filters.duration,
     help="With --loop or --worker: exit after this long without a run (5m with --worker).",
 )
 @work_options
-@click.pass_obj
 def command(
     settings: Settings, /, is_loop: bool, migrate: bool, reloads: bool, **options: Any
 ) -> int:

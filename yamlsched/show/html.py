@@ -27,7 +27,8 @@ FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace"
 STYLES = {
     "page": (
-        f"margin:0;padding:16px;background:#f5f6f8;color:#1b2130;{FONT};font-size:14px;line-height:1.45"
+        f"margin:0;padding:16px;background:#f5f6f8;color:#1b2130;{FONT};"
+        "font-size:14px;line-height:1.45"
     ),
     "head": "max-width:960px;margin:0 auto 12px",
     "card": (
@@ -61,6 +62,11 @@ STYLES = {
         "padding:6px 14px 6px 0;text-align:left;vertical-align:top;border-bottom:1px solid #e1e4ea"
     ),
 }
+CELLS = {
+    "job": "white-space:nowrap;font-weight:600",
+    **dict.fromkeys(FREE_TEXT, "min-width:20em;overflow-wrap:anywhere"),
+}
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 DARK = """\
 @media (prefers-color-scheme: dark) {
   .page { background: #0f131b !important; color: #e6e9f0 !important; }
@@ -84,10 +90,7 @@ def render(document: Document) -> str:
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
-            (
-                '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src'
-                " 'unsafe-inline'\">"
-            ),
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             f"<title>{_text(''.join([*verdict, document.title]))}</title>",
             f"<style>\n:root {{ color-scheme: light dark; }}\n{DARK}\n</style>",
             "</head>",
@@ -136,38 +139,24 @@ def _card(part: Part) -> Iterator[str]:
 
 
 def _table(section: Section) -> Iterator[str]:
-    # a column of free text gets a line of its own, so that all of a table is seen on a narrow
-    # screen
-    short = [nth for nth, heading in enumerate(section.headings) if heading not in FREE_TEXT]
-    long = [nth for nth, heading in enumerate(section.headings) if heading in FREE_TEXT]
     styles = [
-        (
-            "text-align:right" * (nth in section.numbers),
-            "white-space:nowrap;font-weight:600" * (heading == "job"),
-        )
+        "text-align:right" if nth in section.numbers else CELLS.get(heading, "")
         for nth, heading in enumerate(section.headings)
     ]
     yield f"<div{_style('scroll')}><table{_style('table')}>"
     if any(section.headings):
-        head = (
-            f'<th scope="col"{_style("th", styles[nth][0])}>{_text(section.headings[nth])}</th>'
-            for nth in short
+        yield "<thead><tr>"
+        yield from (
+            f'<th scope="col"{_style("th")}>{_text(name)}</th>' for name in section.headings
         )
-        yield "\n".join(["<thead><tr>", *head, "</tr></thead>"])
+        yield "</tr></thead>"
     yield "<tbody>"
     for row in section.rows:
-        filled = [nth for nth in long if row[nth]]
-        no_line = "border:0" if filled else ""
-        cells = (
-            f"<td{_style('td', *styles[nth], no_line)}>{_text(row[nth])}</td>" for nth in short
+        cells = "".join(
+            f"<td{_style('td', style)}>{_text(cell)}</td>"
+            for cell, style in zip(row, styles, strict=True)
         )
-        yield f"<tr>{''.join(cells)}</tr>"
-        for nth in filled:
-            style = _style("td", "padding-top:0;overflow-wrap:anywhere")
-            yield (
-                f"<tr><td{_style('td')}></td><td"
-                f' colspan="{len(short) - 1}"{style}>{_text(row[nth])}</td></tr>'
-            )
+        yield f"<tr>{cells}</tr>"
     yield "</tbody></table></div>"
 
 

@@ -26,7 +26,8 @@ def code(string: str) -> str:
     if "|" in string or not string.strip():
         # a table is split at pipes before code is recognized, and how to escape them depends on
         # backslashes
-        return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in string)}</code>"
+        safe = (c if c.isalnum() or c == " " else f"&#{ord(c)};" for c in string)
+        return f"<code>{''.join(safe)}</code>"
     fence = _fence(string, 1)
     pad = " " * (len(fence) > 1)
     return f"{fence}{pad}{string}{pad}{fence}"

@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
-from rich.table import Table
-from rich.text import Text
 
 from yamlsched import log
 from yamlsched import text as terminal
@@ -141,53 +140,34 @@ def table(
     wider than the terminal.
     """
     lines = [[printable_line(cell) for cell in row] for row in rows]
-    if free_text is not None:
-        nth = headings.index(free_text)
-        for line in lines:
-            if not isinstance(line[nth], Styled):
-                line[nth] = terminal.truncate(line[nth], MAX_FREE_TEXT_CHARS)
-    if sys.stdout.isatty():
-        return _terminal_table(headings, lines, free_text)
-    widths = [max(len(line[nth]) for line in [headings, *lines]) for nth in range(len(headings))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [headings, *lines]
-    )
-
-
-def _terminal_table(
-    headings: Sequence[str], lines: Iterable[Sequence[str]], free_text: str | None
-) -> str:
-    """Return the table for a terminal, whose width ends the column ``free_text``."""
-    rows = [
-        [Text.from_ansi(cell) if isinstance(cell, Styled) else Text(cell) for cell in line]
-        for line in lines
-    ]
     widths = [
-        max(len(heading), *(row[nth].cell_len for row in rows), 0)
-        for nth, heading in enumerate(headings)
+        max(cell_len(unstyled(line[nth])) for line in [headings, *lines])
+        for nth in range(len(headings))
     ]
     if free_text is not None:
         nth = headings.index(free_text)
-        room = (
-            shutil.get_terminal_size().columns - sum(widths) - 2 * (len(widths) - 1) + widths[nth]
-        )
-        widths[nth] = min(widths[nth], max(MIN_FREE_TEXT_CHARS, room))
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for heading, width in zip(headings, widths, strict=True):
-        grid.add_column(Text(heading, "bold"), no_wrap=True, overflow="ellipsis", width=width)
-    for row in rows:
-        grid.add_row(*row)
-    # a console as wide as the table: rich would drop columns on a narrower one
-    console = Console(
-        width=sum(widths) + 2 * len(widths),
-        color_system="standard" if has_colours() else None,
-        force_terminal=True,
-        legacy_windows=False,
+        limit = MAX_FREE_TEXT_CHARS
+        if sys.stdout.isatty():
+            others = sum(widths) - widths[nth] + 2 * (len(widths) - 1)
+            room = shutil.get_terminal_size().columns - others
+            limit = min(limit, max(MIN_FREE_TEXT_CHARS, room))
+        widths[nth] = min(widths[nth], limit)
+        for line in lines:
+            line[nth] = _cut(line[nth], limit)
+    titles: list[str] = [Styled(paint(heading, "bold")) for heading in headings]
+    return "\n".join(
+        "  ".join(
+            cell + " " * (width - cell_len(unstyled(cell)))
+            for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in [titles, *lines]
     )
-    with console.capture() as captured:
-        console.print(grid, crop=False)
-    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def _cut(text: str, width: int) -> str:
+    if cell_len(text) <= width or isinstance(text, Styled):
+        return text
+    return set_cell_size(text, width - 3).rstrip() + "..."
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> str:

@@ -62,7 +62,7 @@ def test_the_doctor_shows_hostile_text_and_nothing_in_it_is_markup(
         doctor_cli.Check("file", "fail", HOSTILE, HOSTILE),
         doctor_cli.Check("database", "ok", "connected"),
     ]
-    monkeypatch.setattr(doctor_cli, "_complete", lambda *_: iter(checks))
+    monkeypatch.setattr(doctor_cli, "_checks", lambda *_: iter(checks))
 
     shown = cli("doctor", "--format", form)
 
@@ -370,12 +370,6 @@ def test_offline_a_missing_file_and_a_dsn_that_is_not_valid_are_errors(
     found = levels(result)
     assert (result.code, found["file"], found["database"]) == (1, "fail", "fail")
     assert "hunter22" not in result.out
-
-
-def test_a_python_that_was_not_tested_is_a_warning() -> None:
-    assert offline_checks.python((3, 12), [(3, 11), (3, 12)]).level == "ok"
-    newer = offline_checks.python((3, 13), [(3, 11), (3, 12)])
-    assert (newer.level, newer.remedy) == ("warn", "up to 3.12 is")
 
 
 def test_without_a_dsn_an_image_with_the_extra_embedded_is_a_warning() -> None:

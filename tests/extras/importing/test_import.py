@@ -295,34 +295,15 @@ def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_the
 
 
 @pytest.mark.parametrize(
-    ("before", "limits"),
+    "before",
     [
-        ("version: 1\n# the jobs\njobs:\n  a: {command: [a]}\n", {}),
-        ("jobs:\n  a: {command: [a]}\nversion: 1", {}),
-        ("---\n  version: 1\n  jobs:\n    a: {command: [a]}\n", {}),
-        ("version: 1\r\nlimits: {}\r\njobs: {}\r\n", {}),
-        (
-            "version: 1\nlimits: {dwh: {max: 2}}  # of it\njobs:\n  a: {command: [a], limit: dwh}\n",
-            {"dwh": Limit(2)},
-        ),
-        (
-            "version: 1\nlimits:\n  # of it\n  dwh: {max: 2}\n\njobs:\n  a: {command: [a], limit: dwh}\n",
-            {"dwh": Limit(2)},
-        ),
-        (
-            "version: 1\nlimits:\n  dwh:\n    max: 2\n    by:\n    - a  # of it\njobs:\n  a: {command: [a], limit: dwh}\n",
-            {"dwh": Limit(2, ("a",))},
-        ),
-        (
-            "version: 1\njobs:\n  a: {command: [a], limit: dwh}\nlimits:\n  dwh: {max: 2}",
-            {"dwh": Limit(2)},
-        ),
-        ("", {}),
+        "version: 1\n# the jobs\njobs:\n  a: {command: [a]}\n",
+        "jobs:\n  a: {command: [a]}\nversion: 1",
+        "---\n  version: 1\n  jobs:\n    a: {command: [a]}\n",
+        "",
     ],
 )
-def test_limits_are_added_to_those_of_the_file(
-    before: str, limits: dict[str, Limit], tmp_path: Path
-) -> None:
+def test_limits_are_added_to_a_file_without_limits(before: str, tmp_path: Path) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_bytes(before.encode())
 
@@ -331,34 +312,33 @@ def test_limits_are_added_to_those_of_the_file(
     assert done.return_value == 0, done.stderr
     after = load(file.read_bytes(), "", None)
     assert not after.has_errors
-    assert after.limits == {**limits, "x_lock": Limit(1)}
+    assert after.limits == {"x_lock": Limit(1)}
     assert {name: job.limit for name, job in after.jobs.items() if name != "a"} == {
         "one": "x_lock", "two": "x_lock", "three": None
     }  # fmt: skip
-    assert re.findall("# (?:the jobs|of it)", file.read_text()) == re.findall("# .*", before)
+    assert re.findall("# the jobs", file.read_text()) == re.findall("# .*", before)
 
 
-def test_limits_that_cannot_be_extended_as_text_are_left_alone(tmp_path: Path) -> None:
+def test_a_file_with_limits_is_left_alone_and_the_error_says_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text(
-        text
-        := "version: 1\nx-limits: &all {dwh: {max: 2}}\nlimits: *all\njobs:\n  a: {command: [a], limit: dwh}\n"
+        text := "version: 1\nlimits: {dwh: {max: 2}}\njobs:\n  a: {command: [a], limit: dwh}\n"
     )
 
     done = run("-", "--policy", "advised", "--into", file, input=SHARED)
 
-    assert (done.return_value != 0, "cannot be extended as text" in str(done.exception)) == (
-        True,
-        True,
+    assert done.return_value != 0
+    assert "it has limits: import to stdout, and paste the jobs and their limits" in str(
+        done.exception
     )
     assert file.read_text() == text
 
 
-def test_a_spread_that_reaches_past_the_next_slot_is_limited() -> None:
+def test_a_job_whose_spread_reaches_past_its_next_slot_is_left_out() -> None:
     found = import_text("*/5 * * * * sleep $((RANDOM \\% 3600)); one", policy="advised")
 
-    assert only_job(found)["spread"] == "5m"
-    assert "the source delays longer" in messages(found)
+    assert found.jobs == []
+    assert "left out: one: " in messages(found)
 
 
 def test_a_difference_of_fire_times_is_reported_with_its_instants() -> None:

@@ -15,3 +15,15 @@ class Check:
     level: str
     what: str
     remedy: str = ""
+
+
+def ok(name: str, what: str) -> Check:
+    return Check(name, "ok", what)
+
+
+def warn(name: str, what: str, remedy: str) -> Check:
+    return Check(name, "warn", what, remedy)
+
+
+def fail(name: str, what: str, remedy: str) -> Check:
+    return Check(name, "fail", what, remedy)

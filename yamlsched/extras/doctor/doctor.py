@@ -6,7 +6,6 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,10 +15,11 @@ from yamlsched import db
 from yamlsched.act.prune import ArchiveFailed, probe
 from yamlsched.ask import health, history
 from yamlsched.ask.attention import Thresholds, unwritten
+from yamlsched.cli._settings import Settings
 from yamlsched.db import migrations
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.extras.doctor import Check, server
+from yamlsched.extras.doctor import Check, fail, ok, server, warn
 from yamlsched.schedule import checks
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import is_suppressed
@@ -48,23 +48,20 @@ def schedule(
     loaded = load(schedule_file.read(file), str(file), environment)
     if count := sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics):
         what = f"{file} has {count} error{'' if count == 1 else 's'}"
-        return loaded, [Check("file", "fail", what, "yamlsched validate")]
+        return loaded, [fail("file", what, "yamlsched validate")]
     enabled = sum(job.enabled for job in loaded.jobs.values())
     if loaded.jobs and not enabled:
         wrong_environment = "check the keys environments and enabled"
         remedy = (
             wrong_environment if environment else "set --env or YAMLSCHED_ENV, in the crontab too"
         )
-        results = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
+        results = [warn("file", f"{file}: none of the jobs is enabled here", remedy)]
     else:
         place = f" in environment {environment}" if environment else ""
-        results = [
-            Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")
-        ]
+        results = [ok("file", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
     results += commit(file)
     results += [
-        Check("schema", "warn", note.message, note.remedy)
-        for note in checks.check_editor_copy(loaded, file)
+        warn("schema", note.message, note.remedy) for note in checks.check_editor_copy(loaded, file)
     ]
     diagnostics = checks.check_handlers(
         loaded, file, Sources(import_path(file, loaded.paths, paths))
@@ -81,19 +78,19 @@ def starts(loaded: Loaded, file: Path) -> Iterator[Check]:
             continue
         program = queue.start.command[0]
         if find_program(program, Path(os.path.realpath(file)).parent):
-            yield Check(f"start of {name}", "ok", f"{program} is found")
+            yield ok(f"start of {name}", f"{program} is found")
         else:
             what = f"{program} is not found, so this host starts no workers of queue {name}"
-            yield Check(f"start of {name}", "warn", what, "install it here, or on another host")
+            yield warn(f"start of {name}", what, "install it here, or on another host")
 
 
 def summary(name: str, what: str, diagnostics: list[Diagnostic]) -> Check:
     """Return one check for what was found, without what comments in the file suppress."""
     left = [diagnostic for diagnostic in diagnostics if not is_suppressed(diagnostic)]
     if not left:
-        return Check(name, "ok", what)
+        return ok(name, what)
     count = f"{len(left)} problems, the first: " if len(left) > 1 else ""
-    return Check(name, "fail", f"{count}{left[0].message}", left[0].remedy)
+    return fail(name, f"{count}{left[0].message}", left[0].remedy)
 
 
 def commit(file: Path) -> list[Check]:
@@ -103,33 +100,25 @@ def commit(file: Path) -> list[Check]:
     recorded = revision.read(str(file), file.read_bytes(), os.environ)
     if recorded.problem:
         what = f"{recorded.problem}, so edits are recorded without commit and author"
-        return [Check("commit", "warn", what, recorded.remedy)]
+        return [warn("commit", what, recorded.remedy)]
     if recorded.commit is None:
         return []
     differs = ": the file has changes that are not committed, so the edit would have no author"
     by = f" by {recorded.author}" if recorded.author else ""
-    return [Check("commit", "ok", f"{recorded.shown}{differs if recorded.is_dirty else by}")]
+    return [ok("commit", f"{recorded.shown}{differs if recorded.is_dirty else by}")]
 
 
-def database(
-    opened: AbstractContextManager[str],
-    is_embedded: bool,
-    namespace: str | None,
-    file: Path,
-    environment: str | None,
-    is_valid: bool,
-    loaded: Loaded | None = None,
-) -> Iterator[Check]:
-    """Check the database whose DSN ``opened`` gives, up to the first check after which no other can
-    pass.
+def database(settings: Settings, is_valid: bool, loaded: Loaded | None) -> Iterator[Check]:
+    """Check the database, up to the first check after which no other can pass.
 
-    ``is_valid`` says whether sync would accept ``file``.
+    ``is_valid`` says whether sync would accept the file.
     """
+    file, is_embedded, named = settings.file, settings.is_embedded, None
     try:
-        with opened as dsn, db.connect(dsn) as connection:
+        with settings.database() as dsn, db.connect(dsn) as connection:
             embedded = "the embedded database, for trials and development"
             other = "connected to a server, not to the embedded database"
-            yield Check("database", "ok", embedded if is_embedded else other)
+            yield ok("database", embedded if is_embedded else other)
             yield from server.server(connection, dsn=dsn)
             yield from server.started_workers(connection, loaded.queues if loaded else {})
             if is_embedded:
@@ -140,29 +129,24 @@ def database(
                 if result.level == "fail":
                     return
             try:
-                named = (
-                    history.namespace_in_file(file)
-                    if namespace is None and file.is_file()
-                    else None
-                )
-                namespace = history.namespace_of(connection, namespace, file)
+                if settings.namespace is None and file.is_file():
+                    named = history.namespace_in_file(file)
+                namespace = history.namespace_of(connection, settings.namespace, file)
             except Refused as error:
-                yield Check("namespace", "warn", str(error), "pass --namespace")
+                yield warn("namespace", str(error), "pass --namespace")
                 return
             now = health.read(connection, namespace, Thresholds().within, [])
             if named not in (None, namespace):
                 yield moved(now, named, socket.gethostname())
             yield ticking(now, socket.gethostname())
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
-            yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
+            yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, settings.env or "")
             yield from pruning(now)
             yield from cannot_start(now)
             for problem in unwritten(now):
-                yield Check("slots", "fail", problem.what, problem.remedy)
+                yield fail("slots", problem.what, problem.remedy)
     except EnvironmentFailed as error:
-        yield Check(
-            "database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf"
-        )
+        yield fail("database", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
 
 
 def cannot_start(now: health.Health) -> Iterator[Check]:
@@ -174,7 +158,7 @@ def cannot_start(now: health.Health) -> Iterator[Check]:
             remedy = "no other host can start it either"
             if entry.down:
                 remedy = f"start the ticks of {entry.down[0]} again"
-        yield Check("hosts", "warn", health.cannot_start(entries, now.now), remedy)
+        yield warn("hosts", health.cannot_start(entries, now.now), remedy)
 
 
 def moved(now: health.Health, named: str, host: str) -> Check:
@@ -200,19 +184,15 @@ def ticking(now: health.Health, host: str) -> Check:
     """Check whether the crontab line runs."""
     remedy = "yamlsched init prints the crontab line; its output goes to syslog"
     if now.last_tick_at is None:
-        return Check(
-            "ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy
-        )
+        return warn("ticks", f'there has been no tick in namespace "{now.namespace}"', remedy)
     age = now.now - now.last_tick_at
     if age > MAX_TICK_AGE:
-        return Check(
-            "ticks", "fail", f"the last was {approximate(age)} ago, by {now.last_tick_host}", remedy
+        return fail(
+            "ticks", f"the last was {approximate(age)} ago, by {now.last_tick_host}", remedy
         )
     own = any(place.startswith(f"{host}:") for file in now.files for place in file.places)
     elsewhere = "" if own else f"; none from this host ({host})"
-    return Check(
-        "ticks", "ok", f"the last was {approximate(age)} ago, by {now.last_tick_host}{elsewhere}"
-    )
+    return ok("ticks", f"the last was {approximate(age)} ago, by {now.last_tick_host}{elsewhere}")
 
 
 def files(
@@ -234,16 +214,16 @@ def files(
         and tzdata < current.tzdata_version
     ):
         what = f"this host has {tzdata}, the slots were computed with {current.tzdata_version}"
-        yield Check("time zones", "warn", what, "pip install --upgrade tzdata")
+        yield warn("time zones", what, "pip install --upgrade tzdata")
     else:
-        yield Check("time zones", "ok", f"data of {tzdata}")
+        yield ok("time zones", f"data of {tzdata}")
 
 
 def pruning(now: health.Health) -> Iterator[Check]:
     """Check whether old rows are deleted."""
     if (current := health.in_use(now)) is not None and (what := health.pruning(current)):
         remedy = "free space, or correct the folder or retention.archive, then: yamlsched prune"
-        yield Check("pruning", "fail", what, remedy)
+        yield fail("pruning", what, remedy)
 
 
 def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
@@ -258,9 +238,9 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
             "create it, free space, or let the crontab line's user alone write there: until then"
             " nothing is pruned"
         )
-        yield Check("archive", "fail", str(error), remedy)
+        yield fail("archive", str(error), remedy)
     else:
-        yield Check("archive", "ok", f"{place} can be written")
+        yield ok("archive", f"{place} can be written")
 
 
 def file_in_use(
@@ -273,15 +253,14 @@ def file_in_use(
             if is_valid
             else "fix the file first: yamlsched validate"
         )
-        return Check("in use", "warn", "no schedule has been applied yet", remedy)
+        return warn("in use", "no schedule has been applied yet", remedy)
     if environment is not None and environment != current.environment:
         what = (
             f"the namespace belongs to {in_use.environment(current.environment)}, and this is"
             f" {in_use.environment(environment)}: nothing is run here"
         )
-        return Check(
+        return warn(
             "in use",
-            "warn",
             what,
             "correct --env, or use a separate namespace for each environment",
         )
@@ -290,8 +269,8 @@ def file_in_use(
         remedy = "yamlsched plan shows what differs; yamlsched sync applies this file"
         if not is_valid:
             remedy = "this file is not applied until its errors are fixed: yamlsched validate"
-        return Check("in use", "warn", what, remedy)
+        return warn("in use", what, remedy)
     if others := health.drift(now):
         what = f"this file; but {health.first_places(others[0])} has {others[0].hash[:8]}"
-        return Check("in use", "warn", what, "deploy the same version to all hosts")
-    return Check("in use", "ok", f"{current.hash[:8]}, applied by {current.applied_by}")
+        return warn("in use", what, "deploy the same version to all hosts")
+    return ok("in use", f"{current.hash[:8]}, applied by {current.applied_by}")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from yamlsched import __version__
 from yamlsched.db.dsn import parse_dsn
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras import embedded, otel
-from yamlsched.extras.doctor import Check
+from yamlsched.extras.doctor import Check, fail, ok, warn
 from yamlsched.extras.doctor.doctor import summary
 from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import is_valid_url
@@ -39,17 +37,16 @@ EXTRAS = {
     "web": ("jinja2", "psycopg_pool", "starlette", "uvicorn"),
 }
 """The modules by which an extra is recognized."""
-CLASSIFIER = re.compile(r"Programming Language :: Python :: (\d+)\.(\d+)")
 
 
 def installation(dsn: str | None) -> Iterator[Check]:
     """Check Python, the packages and the time zone data. ``dsn`` is parsed, and nothing is
     connected to.
     """
-    yield python(sys.version_info[:2], _tested_pythons())
+    yield ok("python", f"{platform.python_implementation()} {platform.python_version()}")
     installed = [extra for extra, modules in EXTRAS.items() if all(map(_is_installed, modules))]
-    yield Check("yamlsched", "ok", f"{__version__}, extras: {', '.join(installed) or 'none'}")
-    yield Check("time zones", "ok", f"data of {tzdata.IANA_VERSION}")
+    yield ok("yamlsched", f"{__version__}, extras: {', '.join(installed) or 'none'}")
+    yield ok("time zones", f"data of {tzdata.IANA_VERSION}")
     yield dsn_given(dsn, has_embedded=embedded.available(by_name=False))
 
 
@@ -67,22 +64,9 @@ def plugins(loaded: Loaded | None, verbs: Iterable[PluginVerb]) -> Iterator[Chec
         name, hooks = f"plugin {plugin.name}", ", ".join(plugin.hooks) or "no hooks"
         if error := next(iter(plugin.errors), errors.get(plugin.name, "")):
             what = f"{plugin.version} has failed: {error}"
-            yield Check(name, "fail", what, "fix, upgrade or uninstall the package")
+            yield fail(name, what, "fix, upgrade or uninstall the package")
         else:
-            yield Check(name, "ok", f"{plugin.version}: {hooks}")
-
-
-def python(running: tuple[int, int], tested: Sequence[tuple[int, int]]) -> Check:
-    """Check the version of Python. ``tested`` are those that the package names."""
-    what = f"{platform.python_implementation()} {platform.python_version()}"
-    if tested and running > max(tested):
-        return Check(
-            "python",
-            "warn",
-            f"{what} is newer than what was tested",
-            "up to {}.{} is".format(*max(tested)),
-        )
-    return Check("python", "ok", what)
+            yield ok(name, f"{plugin.version}: {hooks}")
 
 
 def dsn_given(dsn: str | None, has_embedded: bool) -> Check:
@@ -91,14 +75,14 @@ def dsn_given(dsn: str | None, has_embedded: bool) -> Check:
         try:
             parse_dsn(dsn)
         except EnvironmentFailed as error:
-            return Check("database", "fail", str(error), "correct YAMLSCHED_DSN or --dsn")
-        return Check("database", "ok", "the DSN is valid; nothing was connected to")
+            return fail("database", str(error), "correct YAMLSCHED_DSN or --dsn")
+        return ok("database", "the DSN is valid; nothing was connected to")
     if has_embedded or dsn:
         what = "without a DSN, this installation uses an embedded database of its own"
-        return Check(
-            "database", "warn", what, "for production, install yamlsched without the extra embedded"
+        return warn(
+            "database", what, "for production, install yamlsched without the extra embedded"
         )
-    return Check("database", "ok", "no DSN is set here: set YAMLSCHED_DSN where yamlsched runs")
+    return ok("database", "no DSN is set here: set YAMLSCHED_DSN where yamlsched runs")
 
 
 def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check]:
@@ -114,23 +98,9 @@ def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check
     ]
     yield summary("programs", "every command is found", missing)
     try:
-        yield Check("lock files", "ok", f"{permit_folder(file)} can be written")
+        yield ok("lock files", f"{permit_folder(file)} can be written")
     except EnvironmentFailed as error:
-        yield Check(
-            "lock files", "fail", str(error), "set TMPDIR to a folder that this user may write to"
-        )
-
-
-def _tested_pythons() -> list[tuple[int, int]]:
-    try:
-        classifiers = metadata.metadata("yamlsched").get_all("Classifier") or []
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
-        return []
-    return [
-        (int(match[1]), int(match[2]))
-        for classifier in classifiers
-        if (match := CLASSIFIER.fullmatch(classifier))
-    ]
+        yield fail("lock files", str(error), "set TMPDIR to a folder that this user may write to")
 
 
 def _is_installed(module: str) -> bool:
@@ -145,29 +115,27 @@ def check(environ: Mapping[str, str]) -> Iterator[Check]:
     if urls := targets.urls(environ):
         wrong = sorted(name for name, url in urls.items() if not is_valid_url(url))
         for name in wrong:
-            yield Check(
+            yield fail(
                 "heartbeats",
-                "fail",
                 f"{name} is not a valid URL",
                 "see docs/observability.md, Heartbeats",
             )
         if not wrong:
-            yield Check("heartbeats", "ok", f"{len(urls)} URLs" if len(urls) > 1 else "1 URL")
+            yield ok("heartbeats", f"{len(urls)} URLs" if len(urls) > 1 else "1 URL")
     if dsn := environ.get(targets.SENTRY_VARIABLE, "").strip():
         if error := targets.Project.of(dsn, None).error:
-            yield Check(
+            yield fail(
                 "sentry",
-                "fail",
                 f"{targets.SENTRY_VARIABLE} is {error}",
                 "copy it from the project's keys",
             )
         else:
-            yield Check("sentry", "ok", "its DSN is valid")
+            yield ok("sentry", "its DSN is valid")
     if otel.is_requested(environ):
         if otel.is_installed():
-            yield Check("traces", "ok", "are exported by workers")
+            yield ok("traces", "are exported by workers")
         else:
             what = (
                 "the variables of OpenTelemetry ask for traces, but its packages are not installed"
             )
-            yield Check("traces", "warn", what, 'pip install "yamlsched[otel]"')
+            yield warn("traces", what, 'pip install "yamlsched[otel]"')

@@ -17,12 +17,14 @@ from yamlsched.db.migrations import MAX_MAJOR, MIN_MAJOR
 from yamlsched.db.query import fetch, load
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.extras.doctor import Check
+from yamlsched.extras.doctor import Check, fail, ok, warn
+from yamlsched.runs import effects
 from yamlsched.schedule.job import Queue
 from yamlsched.service.starts import concurrency_of
 
 WORKER_SESSIONS = 5
 """Of a worker itself, at most; handlers have up to two more each. See docs/worker.md."""
+ZERO = timedelta(0)
 MAX_CLOCK_SKEW = timedelta(seconds=5)
 MAX_TRANSACTION_AGE = timedelta(hours=1)
 REQUIRED_PRIVILEGES = {
@@ -84,122 +86,134 @@ def read_role(connection: psycopg.Connection[Any]) -> Role:
     return role
 
 
-def identity(connection: psycopg.Connection[Any]) -> str | None:
-    """Return the identity of the database; see ``yamlsched db identity``."""
-    row = connection.execute(load("identity")["identity"]).fetchone()
-    return None if row is None else str(row[0])
-
-
 def server(
     connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = ""
 ) -> Iterator[Check]:
     """Check the server and the connection to it."""
     before = host_now or datetime.now(UTC)
     seen = read_server(connection)
-    round_trip_half = (datetime.now(UTC) - before) / 2 if host_now is None else timedelta(0)
-    major, what = seen.version // 10_000, f"PostgreSQL {seen.version_text}"
-    if major < MIN_MAJOR:
-        yield Check(
-            "server", "fail", what, f"upgrade it: versions {MIN_MAJOR} to {MAX_MAJOR} are supported"
-        )
-    elif major > MAX_MAJOR:
-        yield Check(
-            "server", "warn", f"{what} is newer than what was tested", f"up to {MAX_MAJOR} is"
-        )
-    else:
-        yield Check("server", "ok", what)
-    if seen.is_standby:
-        remedy = (
-            "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the"
-            " default, finds it"
-        )
-        yield Check("writable", "fail", "the server is a standby: nothing can be written", remedy)
-    elif seen.is_read_only:
-        remedy = (
-            "remove default_transaction_read_only from the settings of the role or the database"
-        )
-        yield Check(
-            "writable", "fail", "transactions are read-only: nothing can be written", remedy
-        )
-    yield from encryption(connection)
-    if seen.isolation != "read committed":
-        what = (
-            f"default_transaction_isolation is {seen.isolation}; statements of yamlsched use read"
-            " committed"
-        )
-        remedy = (
-            "handlers that use run.transaction() must expect serialization failures, which fail an"
-            " attempt"
-        )
-        yield Check("isolation", "warn", what, remedy)
-    if seen.encoding != "UTF8":
-        remedy = "create a database with encoding UTF8: migrate refuses others"
-        yield Check("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
-    if seen.timezone != "UTC":
-        remedy = "remove TimeZone from the settings of the role, the database or the pooler"
-        yield Check(
-            "session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy
-        )
+    round_trip_half = (datetime.now(UTC) - before) / 2 if host_now is None else ZERO
+    skew = before + round_trip_half - seen.now
     is_pooled = connection.info.backend_pid != seen.pid
+    yield version(seen)
+    yield from encryption(connection)
     pooled = "a pooler was detected: work --loop polls instead of listening"
-    yield Check("pooler", "ok", pooled if is_pooled else "none was detected")
-    if not is_pooled and (few := migrations.few_connections(connection)):
-        yield Check(
+    yield ok("pooler", pooled if is_pooled else "none was detected")
+    few = "" if is_pooled else migrations.few_connections(connection) or ""
+    for is_wrong, check, name, what, remedy in (
+        (
+            seen.is_standby,
+            fail,
+            "writable",
+            "the server is a standby: nothing can be written",
+            "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the"
+            " default, finds it",
+        ),
+        (
+            seen.is_read_only and not seen.is_standby,
+            fail,
+            "writable",
+            "transactions are read-only: nothing can be written",
+            "remove default_transaction_read_only from the settings of the role or the database",
+        ),
+        (
+            seen.isolation != "read committed",
+            warn,
+            "isolation",
+            f"default_transaction_isolation is {seen.isolation}; statements of yamlsched use read"
+            " committed",
+            "handlers that use run.transaction() must expect serialization failures, which fail an"
+            " attempt",
+        ),
+        (
+            seen.encoding != "UTF8",
+            fail,
+            "encoding",
+            f"the database's encoding is {seen.encoding}",
+            "create a database with encoding UTF8: others cannot store every payload; migrate"
+            " refuses SQL_ASCII",
+        ),
+        (
+            seen.timezone != "UTC",
+            warn,
+            "session",
+            f"the session's time zone is {seen.timezone} instead of UTC",
+            "remove TimeZone from the settings of the role, the database or the pooler",
+        ),
+        (
+            few,
+            fail,
             "connections",
-            "fail",
             few,
             "raise it: alter role or alter database ... connection limit",
-        )
-    if not seen.is_safe:
-        remedy = "turn fsync and full_page_writes on: a server crash can lose the whole database"
-        yield Check("durability", "fail", "fsync or full_page_writes is off", remedy)
-    elif not seen.is_durable:
-        remedy = "turn it on: a server crash can lose finished runs, and they run again"
-        yield Check("durability", "warn", "synchronous_commit is off", remedy)
+        ),
+        (
+            not seen.is_safe,
+            fail,
+            "durability",
+            "fsync or full_page_writes is off",
+            "turn fsync and full_page_writes on: a server crash can lose the whole database",
+        ),
+        (
+            seen.is_safe and not seen.is_durable,
+            warn,
+            "durability",
+            "synchronous_commit is off",
+            "turn it on: a server crash can lose finished runs, and they run again",
+        ),
+        (
+            seen.oldest_transaction and seen.oldest_transaction > MAX_TRANSACTION_AGE,
+            warn,
+            "transactions",
+            f"one has been open for {approximate(seen.oldest_transaction or ZERO)}",
+            "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow"
+            " down",
+        ),
+        (
+            abs(skew) > MAX_CLOCK_SKEW,
+            warn,
+            "clock",
+            f"this host's clock is {approximate(skew)} {'ahead of' if skew > ZERO else 'behind'}"
+            " the database's",
+            "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow"
+            " this host's",
+        ),
+    ):
+        if is_wrong:
+            yield check(name, what, remedy)
+    if abs(skew) <= MAX_CLOCK_SKEW:
+        yield ok("clock", "host and database agree")
+    yield from standbys(seen, 1 if is_pooled else host_count(dsn))
+
+
+def version(seen: ServerInfo) -> Check:
+    what = f"PostgreSQL {seen.version_text}"
+    if seen.version // 10_000 < MIN_MAJOR:
+        remedy = f"upgrade it: versions {MIN_MAJOR} to {MAX_MAJOR} are supported"
+        return fail("server", what, remedy)
+    if seen.version // 10_000 > MAX_MAJOR:
+        return warn("server", f"{what} is newer than what was tested", f"up to {MAX_MAJOR} is")
+    return ok("server", what)
+
+
+def standbys(seen: ServerInfo, hosts: int) -> Iterator[Check]:
+    """Check what a failover would lose. ``hosts`` are those that the DSN names."""
     if seen.standbys and not seen.is_synchronous:
-        what = (
-            f"{seen.standbys} standby{'' if seen.standbys == 1 else 's'}, and no commit waits"
-            " for one"
-        )
+        number = f"{seen.standbys} standby{'' if seen.standbys == 1 else 's'}"
         remedy = (
             "a failover loses the last runs, successes and effects; synchronous_standby_names:"
             " docs/guarantees.md"
         )
-        yield Check("standbys", "warn", what, remedy)
+        yield warn("standbys", f"{number}, and no commit waits for one", remedy)
     elif seen.standbys:
-        yield Check("standbys", "ok", f"{seen.standbys}, and commits wait for one")
-    elif not is_pooled and (hosts := host_count(dsn)) > 1:
+        yield ok("standbys", f"{seen.standbys}, and commits wait for one")
+    elif hosts > 1:
+        what = f"the DSN names {hosts} servers, and no standby replicates this one"
         remedy = (
             "start the others as its standbys. One that is writable again by itself must not be"
             " reachable"
         )
-        yield Check(
-            "standbys",
-            "warn",
-            f"the DSN names {hosts} servers, and no standby replicates this one",
-            remedy,
-        )
-    skew = before + round_trip_half - seen.now
-    if abs(skew) > MAX_CLOCK_SKEW:
-        ahead = "ahead of" if skew > timedelta(0) else "behind"
-        remedy = (
-            "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow"
-            " this host's"
-        )
-        yield Check(
-            "clock",
-            "warn",
-            f"this host's clock is {approximate(skew)} {ahead} the database's",
-            remedy,
-        )
-    else:
-        yield Check("clock", "ok", "host and database agree")
-    if (oldest := seen.oldest_transaction) is not None and oldest > MAX_TRANSACTION_AGE:
-        remedy = (
-            "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow"
-            " down"
-        )
-        yield Check("transactions", "warn", f"one has been open for {approximate(oldest)}", remedy)
+        yield warn("standbys", what, remedy)
 
 
 def started_workers(
@@ -217,9 +231,9 @@ def started_workers(
     what = f"started workers may take {wanted} connections, and the server has {limits.most}"
     if wanted > limits.most:
         remedy = "lower max_workers or concurrency, raise max_connections, or use a pooler"
-        yield Check("started workers", "warn", what, remedy)
+        yield warn("started workers", what, remedy)
     else:
-        yield Check("started workers", "ok", what)
+        yield ok("started workers", what)
 
 
 def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
@@ -237,16 +251,15 @@ def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
     """Check a connection to ``host`` with this sslmode."""
     remedy = "add sslmode=verify-full and sslrootcert=... to the DSN; sslmode=require at least"
     if not is_encrypted:
-        return Check(
+        return warn(
             "encryption",
-            "warn",
             f"the connection to {host} is not encrypted (sslmode={mode})",
             remedy,
         )
     if mode in ("disable", "allow", "prefer"):
         what = f"the connection to {host} is encrypted, but sslmode={mode} accepts one that is not"
-        return Check("encryption", "warn", what, remedy)
-    return Check("encryption", "ok", f"the connection to {host} is encrypted (sslmode={mode})")
+        return warn("encryption", what, remedy)
+    return ok("encryption", f"the connection to {host} is encrypted (sslmode={mode})")
 
 
 def _is_loopback(host: str) -> bool:
@@ -262,24 +275,20 @@ def tables(connection: psycopg.Connection[Any]) -> Check:
         migrations.refuse_hidden(connection)
     except EnvironmentFailed as error:
         problem, _, remedy = str(error).partition(". ")
-        return Check("tables", "fail", problem, remedy)
+        return fail("tables", problem, remedy)
     checksums = migrations.applied(connection)
     version, own = max(checksums, default=0), migrations.latest_version()
     try:
         must_migrate = migrations.must_migrate(checksums)
     except EnvironmentFailed as error:
-        return Check(
-            "tables", "fail", str(error), "use the same version of yamlsched as the other hosts"
-        )
+        return fail("tables", str(error), "use the same version of yamlsched as the other hosts")
     if must_migrate:
         what = f"version {version} of {own}" if version else "none yet"
-        return Check("tables", "fail", what, "yamlsched migrate")
-    if read_role(connection).can_read and identity(connection) is None:
+        return fail("tables", what, "yamlsched migrate")
+    if read_role(connection).can_read and effects.read(connection) is None:
         remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
-        return Check(
-            "tables", "fail", f"version {version}, but the database has no identity", remedy
-        )
-    return Check("tables", "ok", f"version {version}")
+        return fail("tables", f"version {version}, but the database has no identity", remedy)
+    return ok("tables", f"version {version}")
 
 
 def privileges(connection: psycopg.Connection[Any]) -> Check:
@@ -290,11 +299,11 @@ def privileges(connection: psycopg.Connection[Any]) -> Check:
             "enough for status, runs, show and metrics; sync, work and tick need a login in"
             " yamlsched_worker"
         )
-        return Check("role", "warn", f"{role.name} can only read", remedy)
+        return warn("role", f"{role.name} can only read", remedy)
     if role.lacks and role.can_enqueue:
         what = f"{role.name} can only enqueue: it lacks {', '.join(role.lacks[:2])} and more"
         remedy = "enough for enqueueing; sync, work and tick need a login in yamlsched_worker"
-        return Check("role", "fail", what, remedy)
+        return fail("role", what, remedy)
     if role.lacks:
         what = (
             f"{role.name} lacks"
@@ -303,13 +312,11 @@ def privileges(connection: psycopg.Connection[Any]) -> Check:
         remedy = (
             f"grant yamlsched_worker to {role.name} (yamlsched migrate --roles makes that role)"
         )
-        return Check("role", "fail", what, remedy)
+        return fail("role", what, remedy)
     if role.is_superuser:
         remedy = (
             "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of"
             " its own"
         )
-        return Check(
-            "role", "warn", f"{role.name} is a superuser, which yamlsched does not need", remedy
-        )
-    return Check("role", "ok", f"{role.name} has the privileges that sync, work and tick need")
+        return warn("role", f"{role.name} is a superuser, which yamlsched does not need", remedy)
+    return ok("role", f"{role.name} has the privileges that sync, work and tick need")

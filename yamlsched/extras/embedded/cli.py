@@ -5,19 +5,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from yamlsched.act import runs
 from yamlsched.ask import history
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Settings, Verb, VerbGroup
+from yamlsched.cli._settings import Settings, VerbGroup, verb
 from yamlsched.errors import Refused
 from yamlsched.extras import embedded
 from yamlsched.extras.embedded import dump
 from yamlsched.runs import effects
-from yamlsched.show import terminal
 
 IDENTITY_HELP = """Print the identity of the database, a UUID.
 
@@ -41,10 +42,10 @@ def command() -> None:
     pass
 
 
-@command.command(
-    cls=Verb, formats=("text",), help="Start the server and keep it running until `db stop`."
-)
-@click.pass_obj
+db_verb = partial(verb, uses="file dsn", group=command)
+
+
+@db_verb("Start the server and keep it running until `db stop`.", formats=("text",))
 def start(settings: Settings) -> int:
     embedded.start_and_keep(settings.file, _by_name(settings))
     now = embedded.status(settings.file)
@@ -52,37 +53,18 @@ def start(settings: Settings) -> int:
     return 0
 
 
-@command.command(cls=Verb, formats=("text",), help="Stop the server, unless it is in use.")
+@db_verb("Stop the server, unless it is in use.", formats=("text",))
 @click.option("--force", is_flag=True, help="Stop it even if it is in use.")
-@click.pass_obj
 def stop(settings: Settings, force: bool) -> int:
     _by_name(settings)
     click.echo("stopped" if embedded.stop(settings.file, force) else "not running")
     return 0
 
 
-@command.command(
-    cls=Verb, help="Show whether the server is running, who uses it and where its data is."
-)
-@click.pass_obj
+@db_verb("Show whether the server is running, who uses it and where its data is.")
 def status(settings: Settings) -> int:
     _by_name(settings)
     now = embedded.status(settings.file)
-    if settings.wants_json:
-        paths = {
-            "folder": str(now.folder),
-            "data": str(now.data) if now.data else None,
-            "log": str(now.log),
-        }
-        state = {
-            "running": now.running,
-            "kept": now.kept,
-            "version": now.version,
-            "pid": now.pid,
-            "users": now.users,
-        }
-        click.echo(terminal.document(**state, **paths, size_bytes=now.size))
-        return 0
     summary = (
         f"running, pid {now.pid}"
         if now.running
@@ -98,13 +80,15 @@ def status(settings: Settings) -> int:
         "data": f"{now.data}, {now.size / 1_000_000:.0f} MB" if now.data else "-",
         "log": str(now.log),
     }
-    for name, value in lines.items():
-        click.echo(f"{name:<8} {value}")
+    plain = {name: getattr(now, name) for name in ("running", "kept", "version", "pid", "users")}
+    paths = {"folder": now.folder, "data": now.data, "log": now.log}
+    fields: dict[str, Any] = plain | {name: path and str(path) for name, path in paths.items()}
+    text = "\n".join(f"{name:<8} {value}" for name, value in lines.items())
+    settings.echo(text, **fields, size_bytes=now.size)
     return 0
 
 
-@command.command(cls=Verb, formats=("text",), help="Print the DSN, for other programs.")
-@click.pass_obj
+@db_verb("Print the DSN, for other programs.", formats=("text",))
 def dsn(settings: Settings) -> int:
     _by_name(settings)
     now = embedded.status(settings.file)
@@ -144,11 +128,8 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
     return PSQL_CODES.get(done.returncode, 1)
 
 
-@command.command(
-    "dump",
-    cls=Verb,
-    formats=("text",),
-    help="Write plain SQL that psql loads into PostgreSQL 15 or later.",
+@db_verb(
+    "Write plain SQL that psql loads into PostgreSQL 15 or later.", formats=("text",), name="dump"
 )
 @click.option(
     "-o",
@@ -156,7 +137,6 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file. Default: stdout.",
 )
-@click.pass_obj
 def dump_verb(settings: Settings, output: Path | None) -> int:
     by_name = _by_name(settings)
     binaries = embedded.find_binaries(by_name)
@@ -168,14 +148,13 @@ def dump_verb(settings: Settings, output: Path | None) -> int:
     return 0
 
 
-@command.command(cls=Verb, formats=("text",), help="Load a dump into an empty database.")
+@db_verb("Load a dump into an empty database.", formats=("text",))
 @click.argument(
     "dump_file",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
 )
 @click.option("--clean", "--yes", is_flag=True, help="Replace existing data, all or nothing.")
-@click.pass_obj
 def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
     by_name = _by_name(settings)
     with embedded.running(settings.file, by_name) as dsn:
@@ -185,10 +164,9 @@ def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
     return 0
 
 
-@command.command(cls=Verb, help=IDENTITY_HELP)
+@db_verb(IDENTITY_HELP)
 @click.option("--new", "is_new", is_flag=True, help="Give the database a new identity.")
 @_filters.by_option
-@click.pass_obj
 def identity(settings: Settings, is_new: bool, by: str | None) -> int:
     with settings.connect() as connection:
         if is_new:
@@ -202,10 +180,7 @@ def identity(settings: Settings, is_new: bool, by: str | None) -> int:
         raise Refused(
             "the database has no identity, its row was deleted: run yamlsched db identity --new"
         )
-    if settings.wants_json:
-        click.echo(terminal.document(identity=now.identity, created_at=now.created_at))
-    else:
-        click.echo(now.identity)
+    settings.echo(now.identity, identity=now.identity, created_at=now.created_at)
     return 0
 
 

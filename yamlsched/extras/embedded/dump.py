@@ -13,13 +13,15 @@ from yamlsched.errors import EnvironmentFailed, Refused
 
 # Return the name of each table with rows. What `migrate` writes does not count.
 FILLED_TABLES = r"""
-select format('select %L where exists (select from %I.%I);', n.nspname || '.' || c.relname, n.nspname, c.relname)
+select format('select %L where exists (select from %I.%I);',
+              n.nspname || '.' || c.relname, n.nspname, c.relname)
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 where c.relkind = 'r'
   and n.nspname <> 'information_schema'
   and n.nspname !~ '^pg_'
-  and (n.nspname, c.relname) not in (('yamlsched', 'migrations'), ('yamlsched', 'database_identity'))
+  and (n.nspname, c.relname) not in (('yamlsched', 'migrations'),
+                                     ('yamlsched', 'database_identity'))
 order by n.nspname, c.relname
 \gexec
 """
@@ -32,7 +34,8 @@ declare
     found text;
 begin
     for found in
-        select nspname from pg_catalog.pg_namespace where nspname <> 'information_schema' and nspname !~ '^pg_'
+        select nspname from pg_catalog.pg_namespace
+        where nspname <> 'information_schema' and nspname !~ '^pg_'
     loop
         execute format('drop schema %I cascade', found);
     end loop;

@@ -7,7 +7,8 @@
     server.lock    held by the server and inherited by all its processes
     keep           present if `db start` keeps the server running
     postgres.log
-    postgres/      0700, belongs to the server's user; for root possibly a link to /var/lib/yamlsched/<hash>
+    postgres/      0700, belongs to the server's user; for root possibly a link to
+                   /var/lib/yamlsched/<hash>
         data/
         .s.PGSQL.5432
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import Refused
 from yamlsched.extras.importing import read, target, write
 from yamlsched.extras.importing.model import Origin, Refusal, known_zone
@@ -28,7 +28,7 @@ never executed;
 """
 
 
-@click.command("import", cls=Verb, uses="", formats=("text", "markdown", "html"), help=HELP)
+@verb(HELP, uses="", formats=("text", "markdown", "html"), name="import")
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
 )
@@ -69,7 +69,6 @@ never executed;
         " not exist."
     ),
 )
-@click.pass_obj
 def command(
     settings: Settings,
     /,

@@ -13,11 +13,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from yamlsched import durations
 from yamlsched.errors import ScheduleError
 from yamlsched.secret_forms import mask_command, mask_value
 from yamlsched.text import escape_line, truncate
-from yamlsched.timetable.cron import Cron, combine, parse_cron, smallest_gap
+from yamlsched.timetable.cron import Cron, combine, parse_cron
 from yamlsched.timetable.zones import zone
 
 MAX_JOBS = 2_000
@@ -209,7 +208,7 @@ class Place:
             json.dumps(keys, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise Refusal("it has a value that is not a constant, or none of JSON's") from error
-        keys = self._with_possible_spread(self._without_secrets(keys))
+        keys = self._without_secrets(keys)
         wanted = job_name(name)
         free = free_name(wanted, self.batch.names)
         if free != wanted:
@@ -241,17 +240,6 @@ class Place:
             )
         kept = {name: value for name, value in env.items() if name not in secret}
         return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
-
-    def _with_possible_spread(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Limit ``spread`` to the time between two slots."""
-        gap = smallest_gap(expression(keys))
-        if "spread" not in keys or durations.parse(keys["spread"]) <= gap:
-            return keys
-        spread = durations.show(gap)
-        self.changed(
-            f"spread is {spread}, the time to the job's next slot: the source delays longer"
-        )
-        return {**keys, "spread": spread}
 
 
 def free_name(name: str, taken: set[str]) -> str:

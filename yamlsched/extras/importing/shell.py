@@ -9,8 +9,8 @@ from yamlsched.extras.importing.tokens import split
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 BUILTINS = re.compile(
-    r"[.:[!{]|\[\[|alias|bg|break|cd|command|eval|exec|exit|export|hash|read|set|shift|source|test|times?|trap|type|ulimit|umask"
-    r"|unset|wait|if|for|while|until|case|function|select"
+    r"[.:[!{]|\[\[|alias|bg|break|cd|command|eval|exec|exit|export|hash|read|set|shift|source|test"
+    r"|times?|trap|type|ulimit|umask|unset|wait|if|for|while|until|case|function|select"
 )
 PLAIN_SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash", "sh", "bash")
 PIPEFAIL_SHELLS = ("bash", "zsh", "ksh")
@@ -18,7 +18,8 @@ GUARDS = re.compile(r"test|\[\[?|command|which|type|hash|p?grep|pidof|mountpoint
 MAY_FAIL_IN_PIPES = re.compile(r"[ez]?grep|diff|cmp|yes|head")
 """A pipe with one of them ends with another exit code than 0 although nothing is wrong."""
 RELATIVE = re.compile(
-    r"~|\.\.?/|[\w.-]+/[\w./-]*$|[\w-]+\.(?:[ctp]sv|jsonl?|xml|sql|dump|gz|zip|tar|tgz|log|txt|py|sh|php|rb|pl|js|jar|ya?ml)$"
+    r"~|\.\.?/|[\w.-]+/[\w./-]*$|[\w-]+\.(?:[ctp]sv|jsonl?|xml|sql|dump|gz|zip|tar|tgz|log|txt)$"
+    r"|[\w-]+\.(?:py|sh|php|rb|pl|js|jar|ya?ml)$"
     r"|(?:git|make|npm|yarn|bundle|rake|docker-compose|artisan)$"
 )
 """A path, or a program that works on the directory in which it starts."""

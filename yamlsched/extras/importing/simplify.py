@@ -21,10 +21,14 @@ from yamlsched.extras.importing.tokens import (
 )
 
 FLOCK = re.compile(
-    r"(?:\S*/)?flock(?P<options>(?:\s+(?:-[nxeoF]+|(?:-E|--conflict-exit-code)[\s=]?\d+|--no-fork|--nonblock|--nb"
-    r"|--exclusive|--close))*)\s+(?P<file>/[\w./-]+)(?P<options2>(?:\s+(?:-n|--nonblock))*)"
-    r"\s+(?P<is_shell>(?:-c|--command)\s+)?(?P<rest>[^-\s].*)",
-    re.DOTALL,
+    r"""(?:\S*/)?flock
+    (?P<options>(?:\s+(?:
+        -[nxeoF]+ | (?:-E|--conflict-exit-code)[\s=]?\d+
+      | --no-fork | --nonblock | --nb | --exclusive | --close
+    ))*)
+    \s+(?P<file>/[\w./-]+) (?P<options2>(?:\s+(?:-n|--nonblock))*)
+    \s+(?P<is_shell>(?:-c|--command)\s+)? (?P<rest>[^-\s].*)""",
+    re.VERBOSE | re.DOTALL,
 )
 SKIPS = re.compile(r"\s-(?:[xeoF]*n|-nb|-nonblock)")
 RANDOM_SLEEP = re.compile(
@@ -33,7 +37,8 @@ RANDOM_SLEEP = re.compile(
             \$\(\(\s*\$?RANDOM\s*%\s*(?P<modulo>\d{1,6})\s*(?:\+\s*\d+\s*)?\)\)
           | [$`]\(?\s*(?:\S*/)?shuf\s+(?=[^)`]*-n\s*1)[^)`]*-i\s*\d+-(?P<shuf>\d{1,6})[^)`]*[)`]
         )(?P<unit>[smh]?)
-      | perl\s+-e\s+(?P<quote>['"])\s*sleep\s*\(?\s*int\s*\(?\s*rand\s*\(?\s*(?P<perl>\d{1,6})[\s);]*(?P=quote)
+      | perl\s+-e\s+(?P<quote>['"])\s*sleep\s*\(?\s*int\s*\(?\s*rand\s*\(?
+        \s*(?P<perl>\d{1,6})[\s);]*(?P=quote)
     )\s*(?:&&|;)\s*""",
     re.VERBOSE,
 )
@@ -42,12 +47,13 @@ NULL_OR_LOG = re.compile(
     r"|\.(?:log|out|err)(?![a-z])|[_-]log$"
 )
 DATA = re.compile(
-    r"\.(?:[ctp]sv|jsonl?|ndjson|xml|html?|sql|dump|bak|gz|bz2|xz|zst|zip|tar|tgz|dat|db|sqlite3?|md|ics|pdf|prom|ya?ml"
-    r"|conf|cfg|ini|crt|pem|key|parquet|avro|png|jpg|svg)$"
+    r"\.(?:[ctp]sv|jsonl?|ndjson|xml|html?|sql|dump|bak|gz|bz2|xz|zst|zip|tar|tgz|dat|db|sqlite3?"
+    r"|md|ics|pdf|prom|ya?ml|conf|cfg|ini|crt|pem|key|parquet|avro|png|jpg|svg)$"
 )
 PING = re.compile(
-    r"https://(?:hc-ping\.com|cronitor\.link|nosnch\.in|(?:uptime|betteruptime)\.[a-z.]+/api/v1/heartbeat"
-    r"|heartbeat\.uptimerobot\.com|push\.statuscake\.com|ping\.ohdear\.app|[\w.-]+/ping/[0-9a-f]{8}-)[\w./?=&-]*"
+    r"https://(?:hc-ping\.com|cronitor\.link|nosnch\.in"
+    r"|(?:uptime|betteruptime)\.[a-z.]+/api/v1/heartbeat|heartbeat\.uptimerobot\.com"
+    r"|push\.statuscake\.com|ping\.ohdear\.app|[\w.-]+/ping/[0-9a-f]{8}-)[\w./?=&-]*"
 )
 PING_STATE = re.compile(r"/(?:start|fail|log|\d{1,3})/?$")
 SENDS = re.compile(r"-d$|-F$|--data|--post|--form|-X$|--request")

@@ -19,31 +19,27 @@ UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 MAX_COMMENT_CHARS = 150
 MAX_LINE_CHARS = 120
 ORDER = (
-    *(
-        "limits",
-        "description",
-        "cron",
-        "crons",
-        "timezone",
-        "command",
-        "handler",
-        "env",
-        "cwd",
-        "stdin",
-        "payload",
-    ),
+    "limits",
+    "description",
+    "cron",
+    "crons",
+    "timezone",
+    "command",
+    "handler",
+    "env",
+    "cwd",
+    "stdin",
+    "payload",
     "enabled",
-    *(
-        "spread",
-        "overlap",
-        "limit",
-        "catchup",
-        "catchup_window",
-        "max_attempts",
-        "backoff",
-        "timeout",
-        "kill_after",
-    ),
+    "spread",
+    "overlap",
+    "limit",
+    "catchup",
+    "catchup_window",
+    "max_attempts",
+    "backoff",
+    "timeout",
+    "kill_after",
     "exit_codes",
 )
 NEVER_DEFAULTS = {*ORDER[1:7], "stdin", "payload", "enabled", "spread", "limit"}
@@ -163,21 +159,10 @@ def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     if (limits := _limits(jobs)) and after.root:
         result = _with_limits(result, after.root.node, limits)
         after = load(result.encode(), loaded.source.file, None)
-    before, kept = root.plain(), after.root.node.plain() if after.root else {}
-    names = {job.name for job in jobs}
-    for key, added in (("jobs", names), ("limits", limits)):
-        entries = kept.get(key)
-        kept[key] = (
-            {name: entries[name] for name in entries if name not in added}
-            if isinstance(entries, dict)
-            else {}
-        )
-        before[key] = before.get(key) or {}
-    if (
-        kept != before
-        or not after.entries.keys() >= names
-        or not after.limits.keys() >= limits.keys()
-    ):
+    is_same = after.namespace == loaded.namespace and all(
+        after.jobs.get(name) == job for name, job in loaded.jobs.items()
+    )
+    if not is_same or not after.jobs.keys() >= {job.name for job in jobs}:
         raise CannotAppend(
             "its jobs cannot be extended as text: import to stdout, and paste the jobs"
         )
@@ -185,27 +170,11 @@ def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
 
 
 def _with_limits(text: str, root: Node, limits: Mapping[str, Any]) -> str:
-    """Return ``text`` with ``limits`` behind those that the file has, or behind its version."""
-    if (node := root.value.get("limits")) is None:
-        at = text.find("\n", root.value["version"].end) + 1
-        return f"{text[:at]}{' ' * _column(text, root.start)}limits: {flow(limits)}\n{text[at:]}"
-    if text[node.start] == "{":
-        return f"{text[: node.end - 1]}{', ' * bool(node.value)}{flow(limits)[1:-1]}{text[node.end - 1 :]}"
-    values = list(node.value.values())
-    text += "" if text.endswith("\n") else "\n"
-    at, indent = (
-        text.find("\n", _end(text, values[-1])) + 1,
-        " " * _column(text, values[0].key.start),
-    )
-    lines = (f"{indent}{name}: {flow(limit)}\n" for name, limit in limits.items())
-    return text[:at] + "".join(lines) + text[at:]
-
-
-def _end(text: str, node: Node) -> int:
-    """Return the end of a value without the lines that follow one in block style."""
-    while isinstance(node.value, (dict, list)) and text[node.start] not in "{[":
-        node = [*(node.value.values() if isinstance(node.value, dict) else node.value)][-1]
-    return node.end
+    """Return ``text`` with ``limits`` behind its version."""
+    if "limits" in root.value:
+        raise CannotAppend("it has limits: import to stdout, and paste the jobs and their limits")
+    at = text.find("\n", root.value["version"].end) + 1
+    return f"{text[:at]}{' ' * _column(text, root.start)}limits: {flow(limits)}\n{text[at:]}"
 
 
 def _column(text: str, at: int) -> int:

@@ -2,8 +2,8 @@
 See docs/mcp.md.
 
     cli       the verb
-    server    the server, which speaks the Model Context Protocol on stdin and stdout, and executes verbs
-    tools     the tools: which parameters of which verbs they have, as JSON schemas and as command lines
+    server    the server, which speaks the Model Context Protocol on stdin and stdout
+    tools     the tools: which parameters of which verbs they have, as schemas and command lines
     answers   what a verb printed as a bounded answer, in which strings that others wrote are marked
 
 A tool executes its verb in another process, so a verb that hangs or fails stops no other tool.

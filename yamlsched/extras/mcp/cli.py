@@ -9,7 +9,7 @@ import click
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from yamlsched.cli import OK
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.mcp.tools import ACTIONS, all_tools
 from yamlsched.schedule.file import absolute
@@ -40,14 +40,13 @@ def read_actions(text: str) -> dict[str, list[str]]:
     return actions
 
 
-@click.command(cls=Verb, uses="file dsn env namespace", formats=("text",), help=HELP)
+@verb(HELP, uses="file dsn env namespace", formats=("text",))
 @click.option(
     "--actions", default="", metavar="LIST", help="Actions that are tools: retry,pause,enqueue:JOB."
 )
 @click.option(
     "--payloads", is_flag=True, help="Show payloads and results, which may be personal data."
 )
-@click.pass_obj
 def command(settings: Settings, /, actions: str, payloads: bool) -> int:
     if find_spec("mcp") is None:
         raise EnvironmentFailed(

@@ -27,8 +27,11 @@ MAX_CALLS = 4
 """At once; others wait."""
 Answer = tuple[str, bool]
 """The text, and whether it is an error."""
-INSTRUCTIONS = f"""yamlsched runs the jobs of a schedules.yaml. Start with status or report. why explains how a job is,
-and with at one of its slots. runs finds runs, show has the attempts, errors and output of one. {MARKED}"""
+INSTRUCTIONS = (
+    "yamlsched runs the jobs of a schedules.yaml. Start with status or report. why explains how a"
+    " job is,\nand with at one of its slots. runs finds runs, show has the attempts, errors and"
+    f" output of one. {MARKED}"
+)
 
 
 def serve(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.extras.metrics import metrics
 
 HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all
@@ -16,13 +16,12 @@ For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporte
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", formats=("text",), help=HELP)
+@verb(HELP, formats=("text",))
 @click.option(
     "--textfile",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Replace this file atomically.",
 )
-@click.pass_obj
 def command(settings: Settings, /, textfile: Path | None) -> int:
     with settings.connect_in() as (connection, namespace):
         content = metrics.text(connection, namespace)

@@ -27,7 +27,8 @@ from yamlsched.timetable.zones import zone
 
 SENTRY_VARIABLE = "YAMLSCHED_SENTRY_DSN"
 DSN = re.compile(
-    r"(https?://)([A-Za-z0-9_-]+)(?::[A-Za-z0-9_-]*)?@([^\s@/?#\x00-\x20]+(?:/[^\s@/?#]+)*)/([A-Za-z0-9_-]+)/?"
+    r"(https?://)([A-Za-z0-9_-]+)(?::[A-Za-z0-9_-]*)?"
+    r"@([^\s@/?#\x00-\x20]+(?:/[^\s@/?#]+)*)/([A-Za-z0-9_-]+)/?"
 )
 BAD_DSN = "not a valid Sentry DSN, such as https://KEY@HOST/PROJECT"
 DEFAULT_ENVIRONMENT = "production"

@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.extras.doctor import Check
+from yamlsched.extras.doctor import Check, fail, ok, warn
 from yamlsched.extras.monitors.delivery import send_streams
 from yamlsched.extras.monitors.targets import HEARTBEAT_VARIABLE
 from yamlsched.extras.notify.sending import MAX_SECONDS, MISSING, Message, send_one
@@ -36,11 +36,9 @@ def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
                 f"target {name}: this host lacks {target.url_env}, so only other hosts send its"
                 " messages"
             )
-            yield Check(
-                "notify", "warn", what, f"set {target.url_env} where ticks run, in the crontab too"
-            )
+            yield warn("notify", what, f"set {target.url_env} where ticks run, in the crontab too")
     if set_here and find_spec("apprise") is None:
-        yield Check("notify", "fail", MISSING, "on one host that ticks at least")
+        yield fail("notify", MISSING, "on one host that ticks at least")
     elif sends:
         for name, error in _send_tests(set_here, str(loaded.namespace)).items():
             what = (
@@ -55,15 +53,14 @@ def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
             f"variables of {len(set_here)} of {len(loaded.notify)} targets are set; --notify tests"
             " them"
         )
-        yield Check("notify", "ok", what)
+        yield ok("notify", what)
     if loaded.notify and not os.environ.get(HEARTBEAT_VARIABLE):
         remedy = (
             f"set {HEARTBEAT_VARIABLE} to the URL of a service that notices its absence:"
             " docs/observability.md"
         )
-        yield Check(
+        yield warn(
             "notify",
-            "warn",
             "targets are told of jobs, and nobody of ticks that have ended",
             remedy,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.extras.preview import base as edit
 from yamlsched.extras.preview import cli_shared
 from yamlsched.schedule.checks import check_by_plugins
@@ -16,15 +16,12 @@ from yamlsched.schedule.formats import as_text
 from yamlsched.timetable.times import TimeInput
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and"
+    " their next slots. BASE is a git revision, such as main or HEAD~1, or a file whose path"
+    " starts with ./ or /.",
     uses="file env",
     formats=FORMATS,
-    help=(
-        "Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and"
-        " their next slots. BASE is a git revision, such as main or HEAD~1, or a file whose path"
-        " starts with ./ or /."
-    ),
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
@@ -39,7 +36,6 @@ from yamlsched.timetable.times import TimeInput
     ),
 )
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
-@click.pass_obj
 def command(
     settings: Settings,
     /,

@@ -9,7 +9,7 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._flow import target
-from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.extras.preview import cli_shared, plan
 from yamlsched.schedule import checks
 from yamlsched.schedule.formats import as_text
@@ -17,22 +17,18 @@ from yamlsched.schedule.load import load
 from yamlsched.sync.in_use import REFUSED
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Show what the next sync would change in the database. Lists jobs that change, runs to"
+    " create, and slots to skip with the reason, and says whether a tick would apply the file."
+    " Changes nothing.",
     uses="file dsn env namespace",
     formats=FORMATS,
-    help=(
-        "Show what the next sync would change in the database. Lists jobs that change, runs to"
-        " create, and slots to skip with the reason, and says whether a tick would apply the file."
-        " Changes nothing."
-    ),
 )
 @cli_shared.days_option
 @click.option(
     "--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change."
 )
 @_filters.path_option
-@click.pass_obj
 def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
     schedule = target(settings, options).read_file()
     loaded = load(schedule.data, str(settings.file), settings.env or None)

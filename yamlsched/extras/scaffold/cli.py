@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.scaffold import deploy as _deploy
 
@@ -25,23 +25,19 @@ WHEEL = "vendor/yamlsched-*.whl"
 """
 
 
-@click.command(
-    cls=Verb,
+@verb(
+    "Start a project: schedules.yaml, a handler, a CI step, a crontab line. The schedule is"
+    " commented and comes with its schema. With --deploy, write the files that start yamlsched"
+    " on this installation to the folder deploy, also beside an existing schedule. Existing"
+    " files are never overwritten.",
     uses="file env namespace",
     formats=("text",),
-    help=(
-        "Start a project: schedules.yaml, a handler, a CI step, a crontab line. The schedule is"
-        " commented and comes with its schema. With --deploy, write the files that start yamlsched"
-        " on this installation to the folder deploy, also beside an existing schedule. Existing"
-        " files are never overwritten."
-    ),
 )
 @click.option(
     "--deploy",
     type=click.Choice(_deploy.KINDS),
     help="Write a crontab, systemd units, or Kubernetes manifests and a Containerfile.",
 )
-@click.pass_obj
 def command(settings: Settings, deploy: str | None) -> int:
     root = _repository(settings.file) or settings.file.resolve().parent
     source = _installed_from()

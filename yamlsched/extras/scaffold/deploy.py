@@ -30,31 +30,35 @@ TEMPLATES = {
 NEXT_STEPS = {
     "cron": (
         """\
-Then set MAILTO and YAMLSCHED_DSN in deploy/crontab, and add its lines as the user that runs the jobs:
+Then set MAILTO and YAMLSCHED_DSN in deploy/crontab, and add its lines as the user that runs the
+jobs:
     crontab -e
     yamlsched doctor                   # two minutes later: reports the tick"""
     ),
     "systemd": (
         """\
-Then write the DSN to a file that only root reads, and start either the service, which keeps running, or the timer:
+Then write the DSN to a file that only root reads, and start either the service, which keeps
+running, or the timer:
     sudo install -m 600 /dev/null /etc/yamlsched.env
     sudo sh -c 'echo YAMLSCHED_DSN=postgresql://app@db.internal/app >> /etc/yamlsched.env'
-    sudo cp deploy/yamlsched.service deploy/yamlsched-tick.service deploy/yamlsched-tick.timer /etc/systemd/system/
+    sudo cp deploy/yamlsched*.service deploy/yamlsched-tick.timer /etc/systemd/system/
     sudo systemctl daemon-reload
     sudo systemctl enable --now yamlsched              # or: yamlsched-tick.timer
     yamlsched doctor                                   # reports the tick"""
     ),
     "monitoring": (
         """\
-Then let one host write the metrics, load the alerts, and import the dashboard in Grafana (Dashboards, New, Import):
-    crontab -e    # * * * * * yamlsched metrics --textfile /var/lib/node_exporter/textfile/yamlsched.prom
+Then let one host write the metrics, load the alerts, and import the dashboard in Grafana
+(Dashboards, New, Import):
+    crontab -e    # * * * * * yamlsched metrics --textfile FILE.prom, in node_exporter's folder
     sudo cp deploy/prometheus-alerts.yml /etc/prometheus/rules/        # a folder of rule_files
     sudo systemctl reload prometheus"""
     ),
     "kubernetes": (
         """\
-Then build and push an image, name it in the manifests, and write dsn=postgresql://... to yamlsched.env, which is not in
-git. Create the tables, and apply either the Deployment, which keeps running, or the CronJob:
+Then build and push an image, name it in the manifests, and write dsn=postgresql://... to
+yamlsched.env, which is not in git. Create the tables, and apply either the Deployment, which keeps
+running, or the CronJob:
     podman build -t registry.example.com/jobs:1 -f deploy/Containerfile .
     kubectl create secret generic yamlsched --from-env-file=yamlsched.env
     kubectl apply -f deploy/kubernetes-migrate.yaml

@@ -6,10 +6,10 @@
     serve         the server of `yamlsched web`: sockets and signals
     pool          a few read-only sessions
     visit         one request: its session, its parameters, its links
-    flow          how an action goes, from the form to its result; actions/ has one module per action
+    flow          how an action goes, from the form to its result; actions/ has a module per action
     pages/        one module per page: query, view model; templates/ has the template of each
     charts/       what templates draw as inline SVG
-    render        the templates: times, numbers, the names of static files; markup makes elements and escapes
+    render        the templates: times, numbers, the names of static files, elements
 
 Importing this package is cheap. It needs the extra `web`.
 """

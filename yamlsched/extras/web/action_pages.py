@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from http import HTTPStatus
+from typing import NamedTuple
 
 import psycopg
 from starlette.concurrency import run_in_threadpool
@@ -46,12 +48,32 @@ from yamlsched.extras.web.visit import RESULT_PARAMETER, Result, Visit, sign_res
 ACTION_SESSIONS = 2
 MAX_COUNTED = 1_000
 """Entries of the audit trail by one form that are counted."""
-LACKS_PRIVILEGE = (
+TOO_SLOW = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
+LACKS_PRIVILEGE = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)
+GRANT = (
     'Grant it yamlsched_worker: "yamlsched migrate --roles" prints the script that creates the'
     " roles. yamlsched doctor lists what a role lacks."
 )
 NO_STORE = {"Cache-Control": "no-store"}
 Answer = Callable[..., Response]
+
+
+class Form(NamedTuple):
+    """A form, or a link to it. ``id`` is that which it had first, so that it is carried out once;
+    ``seen`` the latest action on its target that its review has seen.
+    """
+
+    request: Request
+    action: Action
+    values: Given
+    id: str
+    seen: int = 0
+
+    def again(self, visit: Visit) -> str:
+        """Return the URL of a new form."""
+        names = (*self.action.required, *self.action.one_of)
+        values = {name: self.values[name] for name in names}
+        return visit.url("actions", self.action.name, **values)
 
 
 class ActionPages:
@@ -90,180 +112,137 @@ class ActionPages:
         try:
             fields = await read_form(request) if is_form else _of_link(request)
             values = _given(action, fields, is_form)
+            if is_form and fields.get("confirm"):
+                form = Form(request, action, values, _seen_form(fields), int(fields["seen"]))
+                answer = partial(self._confirmed, form)
+            else:
+                id = fields.get("request", "")
+                form = Form(request, action, values, id if is_request(id) else new_request())
+                answer = partial(self._asked, form, is_form, bool(fields.get("edit")))
         except FormError as error:
             return self._reject(request, Rejection(error.status, str(error), "Nothing was done."))
-        answer = self._confirmed if is_form and fields.get("confirm") else self._asked
-        return await run_in_threadpool(
-            self._guarded, request, lambda: answer(request, action, values, fields, is_form)
-        )
+        return await run_in_threadpool(self._guarded, request, answer)
 
-    def _asked(
-        self,
-        request: Request,
-        action: Action,
-        values: Given,
-        fields: Mapping[str, str],
-        is_form: bool,
-    ) -> Response:
+    def _asked(self, form: Form, is_form: bool, is_edit: bool) -> Response:
         """Show what will happen, or the form if something is missing or not valid."""
-        with self._open_visit(request) as visit:
-            is_complete = all(values[name] for name in action.required)
-            if action.asks_first and not is_form:
-                is_complete = is_complete and any(values[name] for name in action.one_of)
-            errors = {}
-            if is_form and not is_complete and not fields.get("edit"):
-                errors = {name: "This is needed." for name in action.required if not values[name]}
-            form = _form_id(fields) if is_form else new_request()
-            if done := audit.of_request(visit.connection, form, MAX_COUNTED + 1) if is_form else []:
-                return self._already_done(request, visit, action, values, done)
-            if is_complete and not fields.get("edit"):
+        action, values = form.action, form.values
+        missing = [name for name in action.required if not values[name]]
+        asks_first = action.asks_first and not is_form
+        is_complete = not missing and (
+            not asks_first or any(values[name] for name in action.one_of)
+        )
+        errors = dict.fromkeys(missing, "This is needed.") if is_form and not is_edit else {}
+        with self._open_visit(form.request) as visit:
+            if is_form and (done := audit.of_request(visit.connection, form.id, MAX_COUNTED + 1)):
+                return self._already_done(form, visit, done)
+            if is_complete and not is_edit:
                 try:
-                    return self._review(request, visit, action, values, form)
+                    return self._review(form, visit)
                 except Invalid as error:
                     errors = {error.name: str(error)}
-            return self._form(request, visit, action, values, form, errors)
+            return self._form(form, visit, errors)
 
-    def _already_done(
-        self,
-        request: Request,
-        visit: Visit,
-        action: Action,
-        values: Given,
-        entries: Sequence[TrailEntry],
-    ) -> Response:
+    def _already_done(self, form: Form, visit: Visit, entries: Sequence[TrailEntry]) -> Response:
         """Say what the form has done: a browser that goes back sends it again."""
+        is_one = len(entries) == 1
         return self._show(
-            request,
+            form.request,
             "action_done.html",
             HTTPStatus.OK,
             visit=visit,
             view=sentence(say(entries[0], visit.now, visit.user)),
-            more=bounded(len(entries) - 1, MAX_COUNTED, "other") if len(entries) > 1 else "",
-            path=path_of(entries[0]) if len(entries) == 1 else "/actions",
-            again=self._again(visit, action, values),
+            more="" if is_one else bounded(len(entries) - 1, MAX_COUNTED, "other"),
+            path=path_of(entries[0]) if is_one else "/actions",
+            again=form.again(visit),
         )
 
-    def _again(self, visit: Visit, action: Action, values: Given) -> str:
-        """Return the URL of a new form."""
-        return visit.url(
-            "actions",
-            action.name,
-            **{name: values[name] for name in (*action.required, *action.one_of)},
-        )
-
-    def _form(
-        self,
-        request: Request,
-        visit: Visit,
-        action: Action,
-        values: Given,
-        form: str,
-        errors: Mapping[str, str],
-    ) -> Response:
+    def _form(self, form: Form, visit: Visit, errors: Mapping[str, str]) -> Response:
+        values = form.values
         try:
-            view = action.ask(visit, values)
+            view = form.action.ask(visit, values)
         except Invalid as error:
             errors, values = {error.name: str(error), **errors}, Given({**values, error.name: ""})
-            view = action.ask(visit, values)
+            view = form.action.ask(visit, values)
         values = Given({**view.values, **{name: value for name, value in values.items() if value}})
         status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
+        context = {"view": view, "action": form.action, "given": values, "form": form.id}
         return self._show(
-            request,
-            "action_form.html",
-            status,
-            visit=visit,
-            view=view,
-            action=action,
-            given=values,
-            form=form,
-            errors=errors,
+            form.request, "action_form.html", status, visit=visit, errors=errors, **context
         )
 
     def _review(
-        self,
-        request: Request,
-        visit: Visit,
-        action: Action,
-        values: Given,
-        form: str,
-        errors: Mapping[str, str] | None = None,
+        self, form: Form, visit: Visit, errors: Mapping[str, str] | None = None
     ) -> Response:
         """Show what will happen, or again what was confirmed with ``errors``."""
-        view = action.review(visit, values)
+        view = form.action.review(visit, form.values)
         latest = (
             audit.latest(visit.connection, visit.namespace, view.target) if view.target else None
         )
         asked = {field.name for field in view.asks}
-        hidden = {name: value for name, value in values.items() if value and name not in asked}
-        hidden |= {**view.carried, "seen": str(latest.id if latest else 0), "request": form}
-        status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
+        hidden = {name: value for name, value in form.values.items() if value and name not in asked}
+        hidden |= {**view.carried, "seen": str(latest.id if latest else 0), "request": form.id}
         return self._show(
-            request,
+            form.request,
             "action_review.html",
-            status,
+            HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK,
             visit=visit,
             view=view,
-            action=action,
-            given=values,
+            action=form.action,
+            given=form.values,
             hidden=hidden,
             who=visit.user or anonymous(),
             errors=errors or {},
         )
 
-    def _confirmed(
-        self,
-        request: Request,
-        action: Action,
-        values: Given,
-        fields: Mapping[str, str],
-        is_form: bool,
-    ) -> Response:
+    def _confirmed(self, form: Form) -> Response:
         """Carry out a form, and redirect to what it was about."""
-        seen = fields.get("seen", "")
-        if not is_request(fields.get("request", "")) or not (
-            seen.isascii() and seen.isdigit() and len(seen) < 19
-        ):
-            return self._reject(
-                request, Rejection(HTTPStatus.BAD_REQUEST, f"{IS_NOT_A_FORM}.", "Nothing was done.")
-            )
+        request = form.request
         with self._open_visit(request) as visit:
             namespace = visit.namespace
-        doing = Doing(
-            self._pool, namespace, visit.user, fields["request"], int(seen), self._options.file
-        )
+        doing = Doing(self._pool, namespace, visit.user, form.id, form.seen, self._options.file)
         try:
-            try:
-                done = action.perform(doing, values)
-            except psycopg.OperationalError as error:
-                if isinstance(
-                    error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable
-                ):
-                    raise
-                # the session was lost; what was committed is found by the form
-                done = action.perform(doing, values)
+            done = self._perform(form, doing)
         except AlreadyDone as error:
             with self._open_visit(request) as visit:
-                what = (
-                    "Done already, and not repeated:"
-                    f" {doing.say(visit.connection, error.entries[0])}."
-                )
-                return self._redirect(
-                    request, visit, Redirect(path_of(error.entries[0]), Result(what))
-                )
+                said = doing.say(visit.connection, error.entries[0])
+            result = Result(f"Done already, and not repeated: {said}.")
+            done = Redirect(path_of(error.entries[0]), result)
         except Invalid as error:
             wrong = {error.name: str(error)}
             with self._open_visit(request) as visit:
                 try:
-                    return self._review(request, visit, action, values, fields["request"], wrong)
+                    return self._review(form, visit, wrong)
                 except Invalid:
-                    return self._form(request, visit, action, values, fields["request"], wrong)
-        except Conflict as error:
-            return self._conflict(request, action, values, str(error))
-        except Refused as error:
-            return self._conflict(
-                request, action, values, f"{str(error)[:1].upper()}{str(error)[1:]}."
-            )
-        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+                    return self._form(form, visit, wrong)
+        except (Conflict, Refused) as error:
+            said = str(error) if isinstance(error, Conflict) else sentence(str(error))
+            with self._open_visit(request) as visit:
+                context = {"view": said, "action": form.action}
+                return self._show(
+                    form.request,
+                    "action_conflict.html",
+                    HTTPStatus.CONFLICT,
+                    visit=visit,
+                    again=form.again(visit),
+                    **context,
+                )
+        except (psycopg.Error, EnvironmentFailed) as error:
+            return self._reject(request, self._failure(form, error))
+        with self._open_visit(request) as visit:
+            return self._redirect(request, visit, done)
+
+    def _perform(self, form: Form, doing: Doing) -> Redirect:
+        try:
+            return form.action.perform(doing, form.values)
+        except TOO_SLOW:
+            raise
+        except psycopg.OperationalError:
+            # the session was lost; what was committed is found by the form
+            return form.action.perform(doing, form.values)
+
+    def _failure(self, form: Form, error: psycopg.Error | EnvironmentFailed) -> Rejection:
+        """Return what is said about a database that did not carry out a form."""
+        if isinstance(error, TOO_SLOW):
             what = (
                 "The database needed longer than its time limit, or another session holds what this"
                 " would change."
@@ -272,46 +251,24 @@ class ActionPages:
                 "Nothing was done; of an action on many runs, the rest was not. The form can be"
                 " sent again."
             )
-            return self._reject(request, Rejection(HTTPStatus.GATEWAY_TIMEOUT, what, how))
-        except (
-            psycopg.errors.InsufficientPrivilege,
-            psycopg.errors.ReadOnlySqlTransaction,
-        ) as error:
-            what = (
-                f"The role of the actions DSN may not do this: {self._redact(reason(error))}."
-                " Nothing was done."
-            )
-            return self._reject(request, Rejection(HTTPStatus.FORBIDDEN, what, LACKS_PRIVILEGE))
-        except (psycopg.Error, EnvironmentFailed) as error:
-            why = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
-            log.warning("web.action_failed", action=action.name, error=why)
-            how = (
-                "The audit trail shows whether anything was done. The form can be sent again: it is"
-                " carried out once."
-            )
-            what = f"The action failed: {why}."
-            return self._reject(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, how))
-        with self._open_visit(request) as visit:
-            return self._redirect(request, visit, done)
+            return Rejection(HTTPStatus.GATEWAY_TIMEOUT, what, how)
+        why = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
+        if isinstance(error, LACKS_PRIVILEGE):
+            what = f"The role of the actions DSN may not do this: {why}. Nothing was done."
+            return Rejection(HTTPStatus.FORBIDDEN, what, GRANT)
+        log.warning("web.action_failed", action=form.action.name, error=why)
+        how = (
+            "The audit trail shows whether anything was done. The form can be sent again: it is"
+            " carried out once."
+        )
+        return Rejection(HTTPStatus.SERVICE_UNAVAILABLE, f"The action failed: {why}.", how)
 
     def _redirect(self, request: Request, visit: Visit, done: Redirect) -> Response:
         path, _, query = done.path.partition("?")
-        parameter = sign_result(self._options.result_key, path, done.result, visit.now)
-        url = f"{request.scope['root_path']}{path}?{query + '&' if query else ''}{RESULT_PARAMETER}={parameter}"
+        signed = sign_result(self._options.result_key, path, done.result, visit.now)
+        query = f"{query}&" if query else ""
+        url = f"{request.scope['root_path']}{path}?{query}{RESULT_PARAMETER}={signed}"
         return RedirectResponse(url, HTTPStatus.SEE_OTHER, NO_STORE)
-
-    def _conflict(self, request: Request, action: Action, values: Given, what: str) -> Response:
-        with self._open_visit(request) as visit:
-            again = self._again(visit, action, values)
-            return self._show(
-                request,
-                "action_conflict.html",
-                HTTPStatus.CONFLICT,
-                visit=visit,
-                view=what,
-                action=action,
-                again=again,
-            )
 
 
 def _of_link(request: Request) -> dict[str, str]:
@@ -322,12 +279,12 @@ def _of_link(request: Request) -> dict[str, str]:
     return {name: " ".join(parameters.getlist(name)) for name in parameters}
 
 
-def _form_id(fields: Mapping[str, str]) -> str:
-    """Return the id of a form: it keeps the one that it was shown with first, so that it is carried
-    out once.
-    """
-    id = fields.get("request", "")
-    return id if is_request(id) else new_request()
+def _seen_form(fields: Mapping[str, str]) -> str:
+    """Return the id of a form that is confirmed, which also has what its review has seen."""
+    id, seen = fields.get("request", ""), fields.get("seen", "")
+    if not is_request(id) or not (seen.isascii() and seen.isdigit() and len(seen) < 19):
+        raise FormError(f"{IS_NOT_A_FORM}.")
+    return id
 
 
 def _given(action: Action, fields: Mapping[str, str], is_form: bool) -> Given:

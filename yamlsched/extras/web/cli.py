@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from yamlsched import log
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.web import require_extra
 from yamlsched.extras.web.options import WebOptions, check_bind, parse_listen, parse_users
@@ -24,7 +24,7 @@ nothing.
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace logging", formats=("text",), help=HELP)
+@verb(HELP, uses="file dsn namespace logging", formats=("text",))
 @click.option(
     "--listen",
     metavar="HOST:PORT|unix:PATH",
@@ -94,7 +94,6 @@ nothing.
         " actions)."
     ),
 )
-@click.pass_obj
 def command(settings: Settings, /, listen: str, users_file: Path | None, **flags: Any) -> int:
     require_extra()
     from yamlsched.extras.web import application, serve  # their libraries are optional

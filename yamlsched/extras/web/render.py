@@ -143,8 +143,8 @@ class Clock:
         they are.
 
         >>> at = datetime.fromisoformat("2026-01-14T00:00Z")
-        >>> Clock("Asia/Tokyo", at).words("paused until 2026-01-14T01:30Z; see purge:2026-01-14T01:30Z")
-        'paused until Wed 14 Jan 10:30 JST; see purge:2026-01-14T01:30Z'
+        >>> Clock("Asia/Tokyo", at).words("paused until 2026-01-14T01:30Z; see a:2026-01-14T01:30Z")
+        'paused until Wed 14 Jan 10:30 JST; see a:2026-01-14T01:30Z'
         """
         return INSTANT.sub(self._word, text)
 
@@ -179,8 +179,8 @@ def ago(value: datetime | None, now: datetime) -> str:
 
     >>> from datetime import timedelta, UTC
     >>> now = datetime(2026, 1, 14, 2, 0, 30, tzinfo=UTC)
-    >>> ago(now - timedelta(seconds=40), now), ago(now - timedelta(minutes=7), now), ago(now + timedelta(hours=1), now)
-    ('<1m ago', '7m ago', 'in 1h')
+    >>> [ago(now + timedelta(minutes=minutes), now) for minutes in (-0.7, -7, 60)]
+    ['<1m ago', '7m ago', 'in 1h']
     """
     if value is None:
         return "never"

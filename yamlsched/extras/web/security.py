@@ -366,8 +366,8 @@ def _origin(url: str) -> str:
 def _host_name(host: str) -> str:
     """Return the name in a Host header, without the port; "" for what is not a name and a port.
 
-    >>> _host_name("Ops.example.com:8040"), _host_name("[::1]:8040"), _host_name("[::1]"), _host_name("a:1@evil.com")
-    ('ops.example.com', '::1', '::1', '')
+    >>> _host_name("Ops.example.com:8040"), _host_name("[::1]:8040"), _host_name("a:1@evil.com")
+    ('ops.example.com', '::1', '')
     """
     match = HOST.fullmatch(host)
     return (match[1] or match[2]).lower() if match else ""

@@ -183,6 +183,11 @@ def _instant(values: Given, name: str) -> datetime:
 
 
 ACTION = Action(
-    "backfill", "Backfill slots", ("job", "first", "last", "before_first", "start", "end"), ("job", "first"),
-    ask, review, perform,
-)  # fmt: skip
+    "backfill",
+    "Backfill slots",
+    ("job", "first", "last", "before_first", "start", "end"),
+    ("job", "first"),
+    ask,
+    review,
+    perform,
+)

@@ -416,9 +416,14 @@ RESUME = Action(
 )
 TAG_FIELDS = ("tag", "jobs", "upto")
 PAUSE_TAG = Action(
-    "pause-tag", "Pause all jobs with a tag", (*TAG_FIELDS, "reason", "until", "instant"), ("tag", "reason"),
-    ask_tag, review_tag, perform,
-)  # fmt: skip
+    "pause-tag",
+    "Pause all jobs with a tag",
+    (*TAG_FIELDS, "reason", "until", "instant"),
+    ("tag", "reason"),
+    ask_tag,
+    review_tag,
+    perform,
+)
 RESUME_TAG = Action(
     "resume-tag",
     "Resume all jobs with a tag",

@@ -145,6 +145,12 @@ def _result(values: Given) -> Any:
 
 
 ACTION = Action(
-    "settle", "Settle an effect in doubt", ("key", "happened", "result", "run"), ("key", "happened"),
-    ask, review, perform, limits={"key": 600, "result": 131_072},
-)  # fmt: skip
+    "settle",
+    "Settle an effect in doubt",
+    ("key", "happened", "result", "run"),
+    ("key", "happened"),
+    ask,
+    review,
+    perform,
+    limits={"key": 600, "result": 131_072},
+)
