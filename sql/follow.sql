@@ -203,16 +203,3 @@ where d.namespace = %(namespace)s and d.catchup_window < interval '365 days'
   and not yamlsched.is_closed(d, c.now)
 order by r.definition_id, r.scheduled_for
 limit 10000;
-
--- name: overlooked
--- The jobs whose runs wait for a run that has succeeded: that success began to be written before
--- its job was followed, and has therefore released nothing. Only of jobs that are followed since a
--- few minutes.
-select distinct w.definition_id as id
-from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.is_followed
-    and d.updated_at > clock_timestamp() - interval '5 minutes'
-join yamlsched.job_runs r on r.definition_id = d.id and r.finished_at > c.now - interval '5 minutes'
-    and r.status = 'succeeded' and r.locked_until is null
-join yamlsched.awaits a on a.definition_id = d.id and a.slot = r.scheduled_for and a.outcome is null
-join yamlsched.job_runs w on w.id = a.run_id and w.blocked_on like 'after/%%';

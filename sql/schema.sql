@@ -1673,13 +1673,11 @@ create function yamlsched.queue_load_of(of_namespace text, of_queue text, most i
     set enable_seqscan = off set enable_sort = on
 as $$
     with unfinished as materialized (
-        select n.*
+        select n.r, greatest((n.r).run_at, (n.r).created_at) as due_at,
+               coalesce((n.r).locked_until >= queue_load_of.now, false) as is_executing
         from (values (1::smallint), (2::smallint), (3::smallint)) l (level)
         cross join lateral (
-            select r.id, r.definition_id, r.priority, r.run_at, r.locked_by, r.exclusive,
-                   r.locked_until >= queue_load_of.now as is_executing,
-                   greatest(r.run_at, r.created_at) as due_at
-            from yamlsched.job_runs r
+            select r from yamlsched.job_runs r
             where r.namespace = of_namespace and r.queue = of_queue and r.priority = l.level
               and r.blocked_on is null and r.finished_at is null and not r.unreleased
               and r.run_at <= queue_load_of.now
@@ -1688,19 +1686,17 @@ as $$
         select d.id, d.limit_name is not null or yamlsched.is_closed(d, queue_load_of.now)
                as all_runs
         from yamlsched.job_definitions d
-        where d.id = any (array(select distinct u.definition_id from unfinished u))
+        where d.id = any (array(select distinct (u.r).definition_id from unfinished u))
     ), waiting as materialized (
-        select u.id, u.due_at, g.name, row_number() over (
-                   partition by g.name order by u.priority, u.run_at, u.id) as place
+        select (u.r).id, u.due_at, g.name, row_number() over (
+                   partition by g.name order by (u.r).priority, (u.r).run_at, (u.r).id) as place
         from unfinished u
-        join gated j on j.id = u.definition_id
-        left join lateral (
-            select n.name
-            from yamlsched.job_runs r
-            cross join lateral unnest(yamlsched.gates_of(r, queue_load_of.now)) as n (name)
-            -- one whose lease is over is taken back by a worker, whatever its gates are
-            where r.id = u.id and r.locked_until is null and (u.exclusive or j.all_runs)) g on true
-        where u.is_executing is not true and u.due_at <= queue_load_of.now - interval '10 seconds'
+        join gated j on j.id = (u.r).definition_id
+        -- one whose lease is over is taken back by a worker, whatever its gates are
+        left join lateral unnest(case
+            when (u.r).locked_until is null and ((u.r).exclusive or j.all_runs)
+            then yamlsched.gates_of(u.r, queue_load_of.now) end) as g (name) on true
+        where not u.is_executing and u.due_at <= queue_load_of.now - interval '10 seconds'
     ), room as materialized (
         select m.name, m.free
         from yamlsched.rooms(of_namespace, array(
@@ -1719,7 +1715,7 @@ as $$
     )
     select (select count(*) from claimable),
            (select count(*) from unfinished u where u.is_executing and not exists (
-                select from leaving l where starts_with(u.locked_by, l.prefix))),
+                select from leaving l where starts_with((u.r).locked_by, l.prefix))),
            (select min(c.due_at) from claimable c)
 $$;
 
@@ -2236,25 +2232,37 @@ $$;
 
 -- What each tick asks
 
--- Write the row of a place. What was refused is noted until the file is valid.
-create function yamlsched.put_place(tick yamlsched.hosts, is_valid boolean) returns void
-    language sql set search_path = pg_catalog, pg_temp
+-- Write the row of a place, which was `place` before and ticked then. What was refused is noted until
+-- the file is valid. How long it counts follows the tick before, but ends nothing that was promised.
+create function yamlsched.put_place(
+    tick yamlsched.hosts, place yamlsched.hosts, is_valid boolean, by_hand boolean,
+    ticked_at timestamptz, now timestamptz) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
 as $$
-    insert into yamlsched.hosts as h
-        (namespace, host, path, is_named, hash, environment, yamlsched_version, tzdata_version,
-         since, refused_hash, refused_at, errors, first_seen_at, seen_at, expected_until)
-    values (tick.namespace, tick.host, tick.path, tick.is_named, tick.hash, tick.environment,
-            tick.yamlsched_version, tick.tzdata_version, tick.since, tick.refused_hash,
-            tick.refused_at, tick.errors, tick.seen_at, tick.seen_at, tick.expected_until)
+begin
+    if is_valid then
+        tick.errors := null;
+    elsif tick.errors is null then
+        tick.errors := place.errors;
+        tick.refused_hash := place.refused_hash;
+    end if;
+    tick.refused_hash := case when tick.errors is not null then tick.refused_hash end;
+    tick.refused_at := case when tick.errors is not null then coalesce(place.refused_at, now) end;
+    tick.expected_until := greatest(
+        now + least(interval '2 hours', greatest(interval '5 minutes',
+            case when not by_hand then 2 * (now - ticked_at) end)),
+        case when by_hand or place.seen_at = now then place.expected_until end);
+    tick.seen_at := now;
+    tick.first_seen_at := now;
+    tick.cannot_start := '{}';
+    insert into yamlsched.hosts select (tick).*
     on conflict (host, path, namespace) do update
-    set is_named = excluded.is_named, hash = excluded.hash, environment = excluded.environment,
-        yamlsched_version = excluded.yamlsched_version, tzdata_version = excluded.tzdata_version,
-        since = excluded.since, seen_at = excluded.seen_at,
-        expected_until = excluded.expected_until,
-        refused_hash = case when not is_valid
-            then coalesce(excluded.refused_hash, h.refused_hash) end,
-        refused_at = case when not is_valid then coalesce(h.refused_at, excluded.refused_at) end,
-        errors = case when not is_valid then coalesce(excluded.errors, h.errors) end
+    set (is_named, hash, environment, yamlsched_version, tzdata_version, since, refused_hash,
+         refused_at, errors, seen_at, expected_until)
+        = (excluded.is_named, excluded.hash, excluded.environment, excluded.yamlsched_version,
+           excluded.tzdata_version, excluded.since, excluded.refused_hash, excluded.refused_at,
+           excluded.errors, excluded.seen_at, excluded.expected_until);
+end
 $$;
 
 -- Write which file a place has, and return what decides about it (sync/in_use.py). `tick` is what a
@@ -2309,22 +2317,14 @@ begin
         where h.host = tick.host and h.path = tick.path and h.namespace = other_namespace;
         return;
     end if;
-    if tick.errors is not null then
-        tick.refused_hash := tick.hash;
-        tick.refused_at := now;
-    end if;
+    tick.refused_hash := tick.hash;
     tick.hash := case
         when is_valid then tick.hash
         when place.host is not null then place.hash
         when fellow.has_file_in_use or in_use.path = tick.path then in_use.hash end;
     tick.since := has_file_since;
-    tick.seen_at := now;
-    tick.expected_until := now + least(interval '2 hours', greatest(interval '5 minutes',
-        case when not by_hand then 2 * (now - coalesce(place.seen_at, fellow.seen_at)) end));
-    if by_hand or place.seen_at = now then       -- it does not end what its ticks have promised
-        tick.expected_until := greatest(tick.expected_until, place.expected_until);
-    end if;
-    perform yamlsched.put_place(tick, is_valid);
+    perform yamlsched.put_place(
+        tick, place, is_valid, by_hand, coalesce(place.seen_at, fellow.seen_at), now);
 end
 $$;
 

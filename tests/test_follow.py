@@ -466,13 +466,9 @@ def test_what_is_followed_since_its_success_began_to_be_written_is_released_too(
         assert world.states()[-1] == "load 02:01 queued (waits)"
         writing.execute("commit")
 
-    jobs = world.runner.run(follow.overlooked(world.connection, "default", world.now))
-
-    assert jobs == [world.job("load")]
-    assert (
-        world.runner.run(follow.settle(world.connection, "default", jobs, world.now)).released == 1
-    )
-    assert world.runner.run(follow.overlooked(world.connection, "default", world.now)) == []
+    # then the next look at all followers releases it
+    settled = world.runner.run(follow.settle(world.connection, "default", None, world.now))
+    assert settled.released == 1
 
 
 @pytest.mark.parametrize("retries", [False, True])

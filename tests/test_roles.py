@@ -485,7 +485,7 @@ WORKER_TABLES = {
 READING = """
 arguments_fault due_work end_due_at enqueue_fault events_now failing_run gates_of has_succeeded
 is_closed is_failing is_still_dead is_worker job_to_enqueue late limit_line limit_value messages_due owed_slot queue_levels
-queue_load_of queue_loads report_file rooms unclaimed unfinished_slot upstream upstream_results valid_trace_context
+queue_load_of queue_loads refuse_keys report_file rooms unclaimed unfinished_slot upstream upstream_results valid_trace_context
 waited_for waits_elsewhere waits_for
 """
 WRITING = """

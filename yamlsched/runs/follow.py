@@ -257,18 +257,6 @@ async def _record_late(
         await connection.execute(load("runs")["promote"], parameters)
 
 
-async def overlooked(
-    connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
-) -> list[int]:
-    """Return the jobs whose runs wait for one that succeeded while an edit made its job a followed
-    one.
-    """
-    cursor = await connection.execute(
-        load("follow")["overlooked"], {"namespace": namespace, "now": now}
-    )
-    return [row.id for row in await cursor.fetchall()]
-
-
 async def _settle_each(
     connection: psycopg.AsyncConnection[Any],
     namespace: str,

@@ -301,14 +301,14 @@ class Upkeep:
         async def ask(connection: Connection) -> tuple[claiming.ReclaimResult, int, int]:
             reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
             offered = await claiming.sweep(connection, self._namespace, at_once=sweeps_again)
-            repaired = await claiming.repair(connection, self._namespace) if is_complete else 0
+            if not is_complete:
+                return reclaimed, offered, 0
+            repaired = await claiming.repair(connection, self._namespace)
             # slots that have become late, and what no claim has met
-            jobs = None if is_complete else await follow.overlooked(connection, self._namespace)
-            followers = await follow.settle(connection, self._namespace, jobs)
-            repaired += followers.repaired
+            followers = await follow.settle(connection, self._namespace, None)
             for job, why in followers.failed:
                 log.error("slot.blocked", job=job, error=why)
-            return reclaimed, offered, repaired
+            return reclaimed, offered, repaired + followers.repaired
 
         try:
             answer = await answer_of(self._session, ask)
