@@ -108,16 +108,11 @@ where r.definition_id = any (%(ids)s::bigint[]) and r.finished_at is null and r.
 on conflict do nothing;
 
 -- name: apply_queue
--- What waits of jobs is moved to the queue where the job executes now. A run that another session
--- has locked is skipped: a claim moves it.
-update yamlsched.job_runs r
-set queue = e.queue
-from (select w.id, d.queue
-      from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
-      where d.id = any (%(ids)s::bigint[]) and w.finished_at is null and w.locked_until is null
-        and w.queue <> d.queue
-      order by w.id for no key update of w skip locked) e
-where r.id = e.id;
+-- What waits of jobs is moved to the queue where the job executes now.
+select yamlsched.move_runs(array(
+    select w.id
+    from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+    where d.id = any (%(ids)s::bigint[]) and w.finished_at is null and w.queue <> d.queue));
 
 -- name: leave_gates
 -- What waits at a gate at which it does not stand any more looks again; see the function.

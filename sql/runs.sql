@@ -67,15 +67,8 @@ select s.id, null, null, null, null, null, null, null, null, null, null, null, n
 from sorted s where s.state <> 'free';
 
 -- name: move
--- Move waiting runs to the queue that their job has now. One that another session has is left to
--- the next claim.
-update yamlsched.job_runs r
-set queue = d.queue
-from yamlsched.job_definitions d
-where d.id = r.definition_id and r.id = any (array(
-    select m.id from yamlsched.job_runs m
-    where m.id = any (%(ids)s::bigint[]) and m.finished_at is null and m.locked_until is null
-    for no key update skip locked));
+-- Move waiting runs to the queue that their job has now.
+select yamlsched.move_runs(%(ids)s::bigint[]);
 
 -- name: has_claimable
 -- Whether a claim of the queue would find a run: asked by an idle worker, before it opens the

@@ -1030,19 +1030,24 @@ as $$
           from unnest(names) as n (name) offset 0) m
 $$;
 
+-- Make those gates that are missing. Not for the end of a run, because a claim would wait for it.
+create function yamlsched.make_gates(of_namespace text, names text[]) returns void
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    insert into yamlsched.gates (namespace, name)
+    select of_namespace, n.name from unnest(names) as n (name)
+    where (select g.name from yamlsched.gates g
+           where g.namespace = of_namespace and g.name = n.name) is null
+    order by n.name on conflict do nothing
+$$;
+
 -- Lock gates, in one order, and wait for them. What is read after that, by a later statement, holds
--- until the end of the transaction. Makes those that are missing: not for the end of a run, because
--- a claim would wait for it.
+-- until the end of the transaction.
 create function yamlsched.lock_gates(of_namespace text, names text[]) returns void
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into yamlsched.gates (namespace, name)
-    select of_namespace, n.name from unnest(names) as n (name)
-    where not exists (select from yamlsched.gates g where g.namespace = of_namespace
-      and g.name = n.name)
-    order by n.name
-    on conflict do nothing;
+    perform yamlsched.make_gates(of_namespace, names);
     perform from yamlsched.gates g where g.namespace = of_namespace and g.name = any (names)
     order by g.name for no key update;
 end
@@ -1247,11 +1252,7 @@ begin
         from yamlsched.job_runs r
         cross join lateral unnest(yamlsched.gates_of(r, now)) as g (name)
         where r.id = any (held));
-    insert into yamlsched.gates (namespace, name)      -- of values; sync makes the others
-    select of_namespace, n.name from unnest(gates) as n (name)
-    where (select g.name from yamlsched.gates g
-           where g.namespace = of_namespace and g.name = n.name) is null
-    order by n.name on conflict do nothing;
+    perform yamlsched.make_gates(of_namespace, gates);     -- of values; sync makes the others
     gates := array(
         select g.name from (select n.name from unnest(gates) as n (name) order by n.name) n
         cross join lateral (        -- by index, whatever the statistics are
@@ -1453,6 +1454,20 @@ begin
 end
 $$;
 
+-- Move waiting runs to the queue that their job has now. One that another session has locked is
+-- skipped: a claim or the next repair moves it.
+create function yamlsched.move_runs(run_ids bigint[]) returns void
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    update yamlsched.job_runs r
+    set queue = d.queue
+    from yamlsched.job_definitions d
+    where d.id = r.definition_id and r.id = any (array(
+        select m.id from yamlsched.job_runs m
+        where m.id = any (run_ids) and m.finished_at is null and m.locked_until is null
+        order by m.id for no key update skip locked))
+$$;
+
 -- Once a minute: return permits whose runs have ended, which only a session that died leaves; make
 -- gates that a partial restore has lost, and move runs to the queues of their jobs: where they are,
 -- there may be no worker. Returns how many runs had left permits: see namespaces.repairs.
@@ -1477,28 +1492,19 @@ begin
         where n.namespace = of_namespace;
         perform yamlsched.release(of_namespace, ids, now);
     end if;
-    update yamlsched.job_runs r
-    set queue = d.queue
-    from yamlsched.job_definitions d
-    where d.id = r.definition_id and r.id = any (array(
-        select m.id from yamlsched.job_runs m
-        where m.id = any (array(
-            select e.id from yamlsched.queue_levels(of_namespace) l
-            cross join lateral (
-                select e.id, e.definition_id from yamlsched.job_runs e
-                where e.namespace = of_namespace and e.queue = l.queue and e.priority = l.priority
-                  and e.blocked_on is null and e.finished_at is null
-                order by e.run_at, e.id limit 1000) e
-            join yamlsched.job_definitions j on j.id = e.definition_id and j.queue <> l.queue))
-          and m.finished_at is null and m.locked_until is null
-        for no key update skip locked));
-    insert into yamlsched.gates (namespace, name)
-    select of_namespace, k.kind || d.id
-    from yamlsched.job_definitions d cross join unnest(array['after/', 'closed/', 'job/']) k (kind)
-    where d.namespace = of_namespace
-      and (select g.name from yamlsched.gates g
-           where g.namespace = of_namespace and g.name = k.kind || d.id) is null
-    order by k.kind || d.id on conflict do nothing;
+    perform yamlsched.move_runs(array(
+        select e.id from yamlsched.queue_levels(of_namespace) l
+        cross join lateral (
+            select e.id, e.definition_id from yamlsched.job_runs e
+            where e.namespace = of_namespace and e.queue = l.queue and e.priority = l.priority
+              and e.blocked_on is null and e.finished_at is null
+            order by e.run_at, e.id limit 1000) e
+        join yamlsched.job_definitions j on j.id = e.definition_id and j.queue <> l.queue));
+    perform yamlsched.make_gates(of_namespace, array(
+        select k.kind || d.id
+        from yamlsched.job_definitions d
+        cross join unnest(array['after/', 'closed/', 'job/']) k (kind)
+        where d.namespace = of_namespace));
     perform yamlsched.remove_values(of_namespace);
     return cardinality(ids);
 end
@@ -2149,6 +2155,20 @@ as $$
           group by j.event) e
 $$;
 
+-- The jobs that are late, as `note` takes them. A slot that was skipped is not if a later one, or a
+-- backfill of it, has succeeded.
+create function yamlsched.late_jobs(of_namespace text) returns jsonb
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_agg(jsonb_build_object('definition_id', q.definition_id,
+               'late_since', q.overdue_since, 'slot', q.overdue_slot))
+    from yamlsched.job_queues q
+    join yamlsched.job_definitions d on d.id = q.definition_id and d.notify <> '{}'
+    where q.namespace = of_namespace and q.overdue_since is not null
+      and not (q.overdue_why in ('its slot was not run', 'a run died that it waited for')
+               and yamlsched.has_succeeded(d.id, q.overdue_slot, q.overdue_slot))
+$$;
+
 -- Bring the rows of a namespace up to date: what is late, what has recovered, what need not be sent
 -- any more. A job has recovered when its slot or a later one has succeeded and it is neither late
 -- nor failing, whichever events a target has.
@@ -2156,15 +2176,7 @@ create function yamlsched.settle_notes(of_namespace text, now timestamptz) retur
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    late jsonb := (
-        select jsonb_agg(to_jsonb(l))
-        from (select q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot,
-                     q.overdue_why in ('its slot was not run',
-                                       'a run died that it waited for') as was_skipped
-              from yamlsched.job_queues q
-              join yamlsched.job_definitions d on d.id = q.definition_id and d.notify <> '{}'
-              where q.namespace = of_namespace and q.overdue_since is not null) l
-        where not (l.was_skipped and yamlsched.has_succeeded(l.definition_id, l.slot, l.slot)));
+    late jsonb := yamlsched.late_jobs(of_namespace);
     late_ids bigint[] := array(select (l ->> 'definition_id')::bigint
         from jsonb_array_elements(late) l);
 begin

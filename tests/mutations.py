@@ -52,11 +52,10 @@ TESTS = {
         "sync",
         "sync_edits",
         "sync_faults",
-        "sync_files",
         "operations_retention",
     ],
     "sql/edits.sql": ["edits", "extras/preview/test_edits_shown"],
-    "sql/files.sql": ["sync_files", "sync", "sync_edits", "sync_faults"],
+    "sql/hosts.sql": ["hosts_rule", "hosts", "sync", "sync_edits", "sync_faults"],
     "sql/effects.sql": ["fences", "effects", "effects_transactions", "effects_settle"],
     "sql/retention.sql": ["operations_retention"],
     "sql/schema.sql": [
@@ -78,6 +77,7 @@ GATES = {
         "queue_levels",
         "gates_of",
         "rooms",
+        "make_gates",
         "lock_gates",
         "offer",
         "promote",
@@ -85,7 +85,7 @@ GATES = {
         "grant_permits",
     ),
     *("block", "claim_gated", "block_closed", "waits_elsewhere", "leave_gates", "continue_edits"),
-    *("waited_for", "unclaimed", "sweep", "remove_values", "repair"),
+    *("waited_for", "unclaimed", "sweep", "remove_values", "move_runs", "repair"),
 }
 """The functions of gates and permits in schema.sql, which have tests of their own: the fastest first."""
 GATE_TESTS = ["gates_upkeep", "limits", "gates", "interleavings", "gates_model"]
@@ -122,10 +122,14 @@ GUARDS = [
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
     (
         "sql/schema.sql",
-        r"(?<=if )exists (?=\(select from yamlsched\.used_keys)",
-        "false and exists ",
+        r"(?<=i\.key is null\n       or )\(select r\.id from [^)]*\) is null",
+        "true",
     ),
-    ("sql/schema.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
+    (
+        "sql/schema.sql",
+        r"(?<=      and )\(select u\.run_id from yamlsched\.used_keys u[^)]*\) is null",
+        "true",
+    ),
     (
         "sql/schema.sql",
         r"(?<=case when )yamlsched\.is_closed\(d, rooms\.now\)(?= then 0)",
@@ -173,7 +177,7 @@ EQUIVALENT = {
     "actions.sql lock_runs: r.id = any": "more runs are locked than are changed",
     "definitions.sql lock: d.id = any": "more jobs are locked than are changed",
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
-    "lock_gates: not exists": "redundant: on conflict; without it, sessions would wait for each other for nothing",
+    "make_gates: (select g.name": "redundant: on conflict; without it, sessions would wait for each other for nothing",
     "lock_gates: g.n": "more gates are locked than are needed",
     "promote: k.n": "more gates are locked than are needed",
     "schema.sql release: r.id = any": "gates are offered that got no room",
@@ -217,15 +221,12 @@ EQUIVALENT = {
     "claim_gated: h.id <> all": "redundant: what executes has locked_until, and is not blocked",
     **{
         f"schema.sql repair: {part}": "redundant: a run is moved to the queue of its own job, if it waits"
-        for part in ("e.queue", "e.priority", "e.finished_at", "m.finished_at", "e.blocked_on")
+        for part in ("e.queue", "e.priority", "e.finished_at", "e.blocked_on")
     },
-    "repair: (select g.name": "redundant: on conflict",
-    "repair: g.namespace": "names have the id of a job",
     **{
         f"schema.sql block: {part}": "runs of other jobs that stand at the same full gate are blocked, too"
         for part in ("r.id = any (run_ids)", "n.definition_id")
     },
-    "claim_gated: (select g.name": "redundant: on conflict",
     "claim_gated: g.name like": "turns are offered once more than needed: a claim in each round for each run",
     "sweep: m.free > 0": "redundant: `offer` asks again; this one spares waiting for full gates",
     "offer: m.free > 0": "redundant: without room no run is offered, and the sweep passes gates with room",
@@ -259,7 +260,10 @@ class Mutation:
     def tests(self) -> list[str]:
         """The names of the fast tests that fit."""
         statement = self.name.partition(":")[0].rpartition(" ")[2]
-        return GATE_TESTS if statement in GATES else TESTS[self.file]
+        if statement in GATES:
+            return GATE_TESTS
+        is_of_places = statement in ("report_file", "put_place")
+        return TESTS["sql/hosts.sql" if is_of_places else self.file]
 
     @property
     def reason(self) -> str | None:
