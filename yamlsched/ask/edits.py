@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import psycopg
 
 from yamlsched.db.query import fetch, load
-from yamlsched.schedule.field_changes import FieldChange
 from yamlsched.schedule.job import KEYS
 from yamlsched.sync.due import CHANGES
+from yamlsched.sync.field_changes import FieldChange
 from yamlsched.sync.revision import short
 from yamlsched.timetable.times import rfc3339
 

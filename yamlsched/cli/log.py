@@ -11,9 +11,9 @@ from yamlsched.ask import edits, history
 from yamlsched.ask.edits import ChangedAlike, Edit
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, verb
-from yamlsched.schedule import field_changes
-from yamlsched.schedule.field_changes import SIGNS, Change
 from yamlsched.show import terminal as _output
+from yamlsched.sync import field_changes
+from yamlsched.sync.field_changes import SIGNS, Change
 from yamlsched.timetable import times
 
 MAX_NAMES = 10

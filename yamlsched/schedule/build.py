@@ -202,15 +202,15 @@ class Reader:
         return codes if self.findings.is_valid(spot) else None
 
     def limit(self, spot: Spot) -> str | None:
-        return self._declared(
+        return self.declared(
             spot, self.limits, "YS123", "limits", "Declare it at the top level under limits."
         )
 
     def queue(self, spot: Spot) -> str | None:
         remedy = f"Declare it at the top level: queues: {{{spot.value}: {{}}}}"
-        return self._declared(spot, self.queues, "YS121", "queues", remedy)
+        return self.declared(spot, self.queues, "YS121", "queues", remedy)
 
-    def _declared(
+    def declared(
         self,
         spot: Spot,
         declared: Mapping[str, Any],
@@ -239,7 +239,7 @@ class Reader:
         remedy = "Declare it at the top level under calendars."
         used = []
         for item in spot.children():
-            name = self._declared(item, self.calendars, "YS126", "calendars", remedy)
+            name = self.declared(item, self.calendars, "YS126", "calendars", remedy)
             if name is None or (calendar := self.calendars[name]) is None:
                 continue
             if spot.path[-1] == "only_on" and calendar.until is None:
@@ -256,7 +256,7 @@ class Reader:
     def notify(self, spot: Spot) -> tuple[str, ...] | None:
         remedy = "Declare it at the top level under notify."
         names = [
-            self._declared(item, self.targets, "YS128", "targets", remedy)
+            self.declared(item, self.targets, "YS128", "targets", remedy)
             for item in spot.children()
         ]
         return tuple(name for name in names if name) if self.findings.is_valid(spot) else None

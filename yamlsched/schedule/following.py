@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from yamlsched.schedule.build import MAX_LISTED_NAMES, Reader
@@ -48,7 +47,6 @@ class _Edges:
             defaults,
             reader.findings,
         )
-        self.source = reader.findings.source
         self.items = {
             str(entry.path[-1]): list(after.children())
             for entry in entries.children()
@@ -57,25 +55,10 @@ class _Edges:
         for name, items in self.items.items():
             for item in items:
                 if item.value not in entries.value:
-                    self._report_unknown(item, name)
-
-    def _report_unknown(self, item: Spot, job: str) -> None:
-        others = [name for name in islice(self.entries.value, MAX_LISTED_NAMES + 1) if name != job]
-        known = (
-            f"Known: {', '.join(others[:MAX_LISTED_NAMES])}."
-            if others
-            else "There is no other job."
-        )
-        names = (
-            name for name in self.entries.value if name != job
-        )  # read for the first of many errors only
-        remedy = self.source.did_you_mean(item.value, names, known)
-        self.findings.error(
-            item,
-            "YS130",
-            f"{item}: {quoted(item.value)} is not one of the jobs of the file",
-            remedy,
-        )
+                    others = {
+                        other: entry for other, entry in entries.value.items() if other != name
+                    }
+                    reader.declared(item, others, "YS130", "jobs", "There is no other job.")
 
     def in_order(self) -> list[str]:
         """Return the jobs, each after those that it follows. Of circles that share a job, one is

@@ -16,14 +16,13 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import WorkerTask
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
-from yamlsched.schedule import startable
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.service.steps import Target, WorkOptions, WorkResult
 from yamlsched.sync import hosts, revision
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
-from yamlsched.worker import forking
+from yamlsched.worker import forking, startable
 from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor

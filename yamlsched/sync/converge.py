@@ -19,10 +19,9 @@ from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import ScheduleError, YamlschedError
 from yamlsched.runs import follow
 from yamlsched.runs.lifecycle import Keep
-from yamlsched.schedule import field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Limit, Output, from_row, to_row
 from yamlsched.schedule.load import Loaded
-from yamlsched.sync import definitions, due, slot_plan
+from yamlsched.sync import definitions, due, field_changes, slot_plan
 from yamlsched.sync.definitions import Definition, Difference
 from yamlsched.sync.due import CHANGES, Changes
 from yamlsched.sync.files import ScheduleFile

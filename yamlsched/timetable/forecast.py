@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from yamlsched.text import join_first
 from yamlsched.timetable import slots, zones
 from yamlsched.timetable.calendars import Calendars, skipped_by, without_skipped
 from yamlsched.timetable.cron import Cron, parse_cron
-from yamlsched.timetable.keys import SECOND, run_at, slot_key
+from yamlsched.timetable.keys import run_at, slot_key
 from yamlsched.timetable.slots import EPOCH, MINUTE
 from yamlsched.timetable.zones import zone
 
@@ -290,17 +289,13 @@ def _starts(jobs: tuple[ScheduledJob, ...], span: ForecastSpan) -> list[JobGroup
     for job in jobs:
         cron = without_skipped(job.cron, job.skip_on, job.only_on)
         names[cron, job.timezone, job.offset, job.not_before].append(job.name)
-    first = span.first_minute
     return [
         JobGroup(
             alike,
-            array(
-                "I",
-                (
-                    minute - first
-                    for minute in start_minutes(*rule[:3], span.after, span.until, rule[3])
-                ),
-            ),
+            [
+                minute - span.first_minute
+                for minute in start_minutes(*rule[:3], span.after, span.until, rule[3])
+            ],
         )
         for rule, alike in names.items()
     ]
@@ -317,29 +312,18 @@ def start_minutes(
     """Yield the minutes, since 1970, of the starts in (after, until] of a job whose runs ``spread``
     moves by ``shift``.
 
-    Slots up to ``not_before`` have no runs. A run starts before the next slot, as in
-    ``spread.run_at``.
+    Slots up to ``not_before`` have no runs.
     """
-    where = zone(timezone)
-    earliest = after if not_before is None else max(after, not_before)
+    where, earliest = zone(timezone), after - shift
+    if not_before is not None:
+        earliest = max(earliest, not_before)
     if not shift:
         yield from slots.slot_minutes(cron, where, earliest, until)
         return
-    earliest = after - shift if not_before is None else max(after - shift, not_before)
-    minutes = slots.slot_minutes(cron, where, earliest, until + shift)
-    # whole seconds since 1970: those that are after `after`, and not after `until`
-    first, end, seconds = ((at - EPOCH) // SECOND for at in (after + SECOND, until, EPOCH + shift))
-    slot = next(minutes, None)
-    while slot is not None:
-        following = next(minutes, None)
-        start = slot * 60 + seconds
-        if following is not None:
-            start = min(start, following * 60 - 1)
-        if start > end:
-            return
-        if start >= first:
-            yield start // 60
-        slot = following
+    for slot in slots.slots(cron, where, earliest, until):
+        start = run_at(shift, cron, where, slot.at)
+        if after < start <= until:
+            yield (start - EPOCH) // MINUTE
 
 
 def _clocks(span: ForecastSpan) -> list[str]:

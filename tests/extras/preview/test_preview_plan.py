@@ -33,9 +33,9 @@ from yamlsched.extras.preview import markdown
 from yamlsched.extras.preview import plan as preview_rows
 from yamlsched.extras.preview.model import Level, Preview, SyncPlan, document
 from yamlsched.extras.preview.plan import read
-from yamlsched.schedule.field_changes import Change
 from yamlsched.schedule.load import load
 from yamlsched.show import terminal as _output
+from yamlsched.sync.field_changes import Change
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import sync
 from yamlsched.sync.in_use import Verdict

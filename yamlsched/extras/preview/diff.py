@@ -10,11 +10,11 @@ from typing import Any
 from yamlsched.extras.preview import notes, slot_changes
 from yamlsched.extras.preview.model import Entry, Hint, JobChange, Preview, Side, note, warning
 from yamlsched.runs.lifecycle import Keep
-from yamlsched.schedule import field_changes
-from yamlsched.schedule.field_changes import Change, FieldChange
 from yamlsched.schedule.job import Job, Output, to_yaml
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import ERROR
+from yamlsched.sync import field_changes
+from yamlsched.sync.field_changes import Change, FieldChange
 from yamlsched.sync.slot_plan import KeyHolder
 
 UNKNOWN_ENVIRONMENT = "YS116"

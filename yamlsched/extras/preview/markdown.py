@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from yamlsched.extras.preview import text
 from yamlsched.extras.preview.model import JobChange, Level, Preview
-from yamlsched.schedule import field_changes
-from yamlsched.schedule.field_changes import Change, FieldChange
 from yamlsched.show.markdown import code, prose, table
+from yamlsched.sync import field_changes
+from yamlsched.sync.field_changes import Change, FieldChange
 
 MAX_ROWS = 50
 """Rows of the table, jobs with details, and lines of a list."""

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from yamlsched.schedule.field_changes import Change, FieldChange
 from yamlsched.schedule.job import Job, Limit, NotifyTarget, Queue, Retention
+from yamlsched.sync.field_changes import Change, FieldChange
 from yamlsched.sync.in_use import FileInUse, FileVersion, Verdict
 
 MAX_JSON_SLOTS = 100

@@ -19,10 +19,9 @@ from yamlsched.errors import ScheduleError
 from yamlsched.extras.preview import model, notes, slot_changes
 from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
-from yamlsched.schedule import field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
 from yamlsched.schedule.load import Loaded
-from yamlsched.sync import converge, definitions, due, hosts, slot_plan
+from yamlsched.sync import converge, definitions, due, field_changes, hosts, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.in_use import decide, explain, is_newer

@@ -18,7 +18,9 @@ from yamlsched.extras.preview.model import (
     SlotChanges,
     SyncPlan,
 )
-from yamlsched.schedule.field_changes import (
+from yamlsched.show.document import Document, Entries, Entry
+from yamlsched.show.terminal import Styled, instant, paint
+from yamlsched.sync.field_changes import (
     SIGNS,
     Change,
     FieldChange,
@@ -26,8 +28,6 @@ from yamlsched.schedule.field_changes import (
     field_name,
     value,
 )
-from yamlsched.show.document import Document, Entries, Entry
-from yamlsched.show.terminal import Styled, instant, paint
 from yamlsched.sync.in_use import Verdict
 from yamlsched.text import escape_line, join_first
 from yamlsched.timetable.zones import zone

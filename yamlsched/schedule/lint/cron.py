@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -22,8 +21,6 @@ from yamlsched.timetable.cron import (
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-DAY = 1440
-"""The minutes of a day."""
 GO_BACK = "(clocks go back): runs only the first time"
 
 
@@ -46,23 +43,9 @@ def clock_change(linter: Linter, job: Job, cron: Cron) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _clock_changes(zone: ZoneInfo, now: datetime) -> tuple[datetime, ...]:
-    """Return the minutes at which the offset of ``zone`` changes in the year after ``now``."""
-    changes = []
-    first = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    for number in range(366):
-        day = first + timedelta(days=number)
-        before = _offset(zone, day, 0)
-        if before != _offset(zone, day, DAY):
-            minute = bisect_right(
-                range(DAY), False, key=lambda at: _offset(zone, day, at) != before
-            )
-            changes.append(day + timedelta(minutes=minute))
-    return tuple(changes)
-
-
-def _offset(zone: ZoneInfo, day: datetime, minute: int) -> timedelta | None:
-    return (day + timedelta(minutes=minute)).astimezone(zone).utcoffset()
+def _clock_changes(zone: ZoneInfo, now: datetime) -> list[datetime]:
+    """Return when the offset of ``zone`` changes in the year after ``now``."""
+    return [change.at for change in slots.clock_changes(zone, now, now + timedelta(days=366))]
 
 
 def _lost_slots(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:

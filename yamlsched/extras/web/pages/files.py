@@ -16,7 +16,7 @@ from yamlsched.ask.edits import edits as edits_of
 from yamlsched.ask.health import RefusedFile, refusal
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
-from yamlsched.schedule.field_changes import Change, before_and_after, field_name
+from yamlsched.sync.field_changes import Change, before_and_after, field_name
 
 
 @dataclass(frozen=True)

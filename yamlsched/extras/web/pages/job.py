@@ -25,8 +25,8 @@ from yamlsched.extras.web.pages.actions import details as details_of
 from yamlsched.extras.web.pages.durations import of_week
 from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import NotFound, Page, Visit
-from yamlsched.schedule.field_changes import Change, before_and_after, field_name
 from yamlsched.sync import definitions
+from yamlsched.sync.field_changes import Change, before_and_after, field_name
 from yamlsched.text import did_you_mean
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.times import rfc3339
