@@ -153,20 +153,12 @@ create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz
 as $$ select not d.enabled or d.retired_at is not null
     or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
 
--- A tick finds jobs with due slots through this index.
+-- An idle tick finds jobs with due slots, and with limits, through indexes, however many there are.
 create index job_definitions_due on yamlsched.job_definitions (namespace, next_slot_at)
     where next_slot_at is not null;
-create index job_definitions_retired on yamlsched.job_definitions (namespace, retired_at)
-    where retired_at is not null;
-create index job_definitions_paused_until on yamlsched.job_definitions (namespace, paused_until)
-    where paused_until is not null;
 create index job_definitions_limit on yamlsched.job_definitions (namespace, limit_name)
     where limit_name is not null;
-create index job_definitions_catchup_window on yamlsched.job_definitions (namespace)
-    where catchup_window < interval '365 days';
 create index job_definitions_followed on yamlsched.job_definitions (id) where is_followed;
-create index job_definitions_slots_error on yamlsched.job_definitions (namespace)
-    where slots_error is not null;
 
 -- Write jobs: insert those that are new, update the others in place. Each job is an object with the
 -- same keys, which are columns. The statement is made from the keys, so that there is no second
@@ -333,7 +325,6 @@ create table yamlsched.gates (
     is_edited boolean not null default false,
     primary key (namespace, name)
 );
-create index gates_edited on yamlsched.gates (namespace, name) where is_edited;
 
 -- A run that executes holds a permit at each gate at which it stands, until nobody may execute it.
 -- n: a free number from 1 to the capacity. Two claims that do not see each other's permits take the
