@@ -19,7 +19,6 @@ with clock as materialized (
         where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
           and r.blocked_on is null and r.finished_at is null
           and r.run_at <= (select c.now from clock c) and r.locked_until is null
-          and r.attempts < r.max_attempts                        -- else `reclaim` marks it dead
           and r.definition_id <= %(newest)s::bigint
           -- hashed
           and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))
@@ -82,7 +81,7 @@ select coalesce((
         where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
           and r.blocked_on is null and r.finished_at is null
           and r.run_at <= (select coalesce(%(now)s::timestamptz, clock_timestamp()))
-          and r.locked_until is null and r.attempts < r.max_attempts
+          and r.locked_until is null
           and r.definition_id <= %(newest)s::bigint
           and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))
         order by r.run_at, r.id limit 1) f
@@ -110,8 +109,7 @@ from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(priorities)s::sma
 
 -- name: reclaim
 -- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the
--- run is dead. A waiting run without attempts left, which only an edit by hand can create, is
--- marked dead too. Of a run that was cancelled, or finished by its handler's own transaction, only
+-- run is dead. Of a run that was cancelled, or finished by its handler's own transaction, only
 -- locked_until is over. Whatever its job is, paused or disabled. Not the runs `held`, which this
 -- worker ends itself. Looks at those with permits, and at the first `most` entries of each queue
 -- and level; null: at all. `release` and `note_ended` follow, in the same transaction.
@@ -121,27 +119,24 @@ with clock as materialized (
     select r.id
     from yamlsched.queue_levels(%(namespace)s) l
     cross join lateral (
-        select e.id, e.locked_until, e.attempts, e.max_attempts
-        from yamlsched.job_runs e
+        select e.id, e.locked_until from yamlsched.job_runs e
         where e.namespace = %(namespace)s and e.queue = l.queue and e.priority = l.priority
           and e.blocked_on is null and e.finished_at is null
           and e.run_at <= (select c.now from clock c)
         order by e.run_at, e.id limit %(most)s
     ) r
-    where case when r.locked_until is not null then r.locked_until < (select c.now from clock c)
-               else r.attempts >= r.max_attempts end
+    where r.locked_until < (select c.now from clock c)
     union
     select p.run_id from yamlsched.permits p where p.namespace = %(namespace)s
 ), picked as materialized (
     -- checked again on the locked row
     select r.id, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
            r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.revision,
-           r.status = 'running' as is_lost, r.attempts >= r.max_attempts as is_last,
-           r.status <> 'running' and r.locked_until is not null as is_released
+           r.status = 'running' as is_lost,
+           r.status = 'running' and r.attempts >= r.max_attempts as is_last
     from yamlsched.job_runs r
     where r.id = any (array(select l.id from looked_at l)) and r.id <> all (%(held)s::bigint[])
-      and case when r.locked_until is not null then r.locked_until < (select c.now from clock c)
-               else r.finished_at is null and r.attempts >= r.max_attempts end
+      and r.locked_until < (select c.now from clock c)
     order by r.id for no key update skip locked
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
@@ -152,24 +147,21 @@ with clock as materialized (
     on conflict (run_id, attempt) do nothing
 ), unlocked as (
     update yamlsched.job_runs r set locked_until = null
-    from picked p where r.id = p.id and p.is_released
+    from picked p where r.id = p.id and not p.is_lost
 ), ended as (
     update yamlsched.job_runs r
     set status = case when p.is_last then 'dead' else 'failed' end, blocked_on = null,
         locked_until = null,
-        finished_at = case when p.is_last then c.now end, dead_at = case
-            when p.is_last then c.now end,
-        failed_at = c.now, updated_at = c.now,
-        last_error = case when p.is_lost then %(lost_error)s
-                          else 'no attempts are left: attempts or max_attempts was edited by hand'
-                              end,
-        error_type = case when p.is_lost then %(lost_type)s else 'AttemptsExhausted' end
+        finished_at = case when p.is_last then c.now end,
+        dead_at = case when p.is_last then c.now end,
+        failed_at = c.now, updated_at = c.now, last_error = %(lost_error)s,
+        error_type = %(lost_type)s
     from picked p, clock c
-    where r.id = p.id and not p.is_released
+    where r.id = p.id and p.is_lost
 )
 select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.attempts as attempt,
        p.max_attempts, '{}' as payload, false as is_catchup, 0::float8 as lease, p.locked_by,
-       p.prior_attempts, p.is_lost, p.is_last and not p.is_released as is_last
+       p.prior_attempts, p.is_lost, p.is_last
 from picked p;
 
 -- name: release

@@ -260,7 +260,9 @@ create table yamlsched.job_runs (
     constraint finished_iff_final check ((status in ('succeeded', 'dead', 'cancelled'))
         = (finished_at is not null)),
     constraint dead_has_a_time check ((status = 'dead') = (dead_at is not null)),
-    constraint attempts_within_budget check (attempts <= max_attempts),
+    -- what waits has an attempt left
+    constraint attempts_within_budget check (
+        attempts + (status in ('queued', 'failed'))::integer <= max_attempts),
     constraint running_has_an_owner check (status <> 'running'
         or (locked_by is not null and attempts >= 1))
 ) with (fillfactor = 40);  -- room for the row version of a claim on the same page: no index changes
@@ -1530,36 +1532,36 @@ $$;
 create function yamlsched.waits_for(r yamlsched.job_runs) returns text
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select case when r.unreleased and r.finished_at is null then (
-            select coalesce('waits for ' || string_agg(
-                       d.job_type || case when o.id is null
-                           then ', which has no run of that slot yet'
-                                          else ': run ' || o.id || ' is ' || o.status end
-                                  || case when o.status = 'failed' then ', retried at ' || to_char(
-                                          o.run_at at time zone 'UTC',
-                                          'YYYY-MM-DD"T"HH24:MI:SS"Z"') else '' end,
-                       '; ' order by d.job_type),
-                   case when (select yamlsched.is_closed(j, clock_timestamp())
-                              from yamlsched.job_definitions j where j.id = r.definition_id)
-                        then 'waits until its job is resumed or enabled'
-                        when r.run_at > clock_timestamp()
-                            then 'waits for the time that spread gives it'
-                        when r.blocked_on = 'after/' || r.definition_id
-                            then 'waits for an earlier run of its own job'
-                        else 'waits for nothing: the next sync or worker releases it' end)
+    select coalesce(
+        case when r.unreleased then (
+            select 'waits for ' || string_agg(
+                       d.job_type || coalesce(': run ' || o.id || ' is ' || o.status,
+                                              ', which has no run of that slot yet')
+                       || case when o.status = 'failed' then ', retried at ' || to_char(
+                              o.run_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+                          else '' end,
+                       '; ' order by d.job_type)
             from yamlsched.awaits a
             join yamlsched.job_definitions d on d.id = a.definition_id
             cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
             left join yamlsched.job_runs o on o.id = u.run_id
-            where a.run_id = r.id and u.state in ('waiting', 'dead', 'cancelled'))
-        when r.status in ('queued', 'failed') and r.run_at <= clock_timestamp() and (
-            select yamlsched.is_closed(j, clock_timestamp())
-            from yamlsched.job_definitions j where j.id = r.definition_id)
-        then 'waits until its job is resumed or enabled'
-        when r.blocked_on like 'job/%' then 'waits for run ' || (
-            select string_agg(p.run_id::text, ', ' order by p.run_id) from yamlsched.permits p
-            where p.namespace = r.namespace and p.name = r.blocked_on)
-        when r.blocked_on like 'limit/%' then yamlsched.limit_line(r.namespace, r.blocked_on) end
+            where a.run_id = r.id and u.state in ('waiting', 'dead', 'cancelled')) end,
+        case when yamlsched.is_closed(j, clock_timestamp()) and r.status <> 'running'
+                  and (r.unreleased or r.run_at <= clock_timestamp())
+                 then 'waits until its job is resumed or enabled'
+             when r.unreleased and r.run_at > clock_timestamp()
+                 then 'waits for the time that spread gives it'
+             when r.unreleased and r.blocked_on = 'after/' || j.id
+                 then 'waits for an earlier run of its own job'
+             when r.unreleased then 'waits for nothing: the next sync or worker releases it'
+             when r.blocked_on like 'job/%' then 'waits for run ' || (
+                 select string_agg(p.run_id::text, ', ' order by p.run_id)
+                 from yamlsched.permits p
+                 where p.namespace = r.namespace and p.name = r.blocked_on)
+             when r.blocked_on like 'limit/%'
+                 then yamlsched.limit_line(r.namespace, r.blocked_on) end)
+    from yamlsched.job_definitions j
+    where j.id = r.definition_id and r.finished_at is null
 $$;
 
 -- The latest slot of a job that should have succeeded by now, if neither it nor a later one has.
@@ -1979,7 +1981,7 @@ from (
            (r.status = 'running')::integer as running,
            case when r.status = 'succeeded' then r.finished_at
                 when r.status = 'failed' or r.status = 'dead'
-                    and r.error_type not in ('LostWorker', 'AttemptsExhausted')
+                    and r.error_type <> 'LostWorker'
                 then r.failed_at
                 else r.started_at end as seen_at
     from (

@@ -61,14 +61,9 @@ class RunReport:
         """Log what was taken from which workers, and what has died."""
         for run in reclaimed.lost:
             log.warning("attempt.lost", **_names(run), attempt=run.attempt, worker=run.locked_by)
-        lost = {run.id for run in reclaimed.lost}
         for run in reclaimed.dead:
             self._count(run, Status.DEAD, None, LOST_WORKER["lost_type"])
-            error = (
-                LOST_WORKER["lost_error"]
-                if run.id in lost
-                else "no attempts are left: the run was edited by hand"
-            )
+            error = LOST_WORKER["lost_error"]
             log.error("run.dead", **_names(run), attempt=_number(run), error=error)
 
     def note_claimed(self, runs: Iterable[ClaimedRun]) -> None:
