@@ -19,7 +19,7 @@ from support.command_line import yamlsched
 from yamlsched.cli import _ics
 from yamlsched.schedule.job import Job
 from yamlsched.timetable.cron import parse_cron
-from yamlsched.timetable.forecast import ScheduledJob, Upcoming, merge
+from yamlsched.timetable.upcoming import ScheduledJob, Upcoming, merge
 
 FILE = """
 version: 1

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from yamlsched.ask.forecast import ForecastSpan, forecast
 from yamlsched.extras.web.ask.calendar import (
     CalendarJob,
     agenda,
@@ -15,7 +16,6 @@ from yamlsched.extras.web.ask.calendar import (
 )
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_cron
-from yamlsched.timetable.forecast import ForecastSpan, forecast
 from yamlsched.timetable.zones import zone
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import yamlsched
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.timetable import forecast
+from yamlsched.timetable import upcoming
 from yamlsched.timetable.cron import parse_cron
-from yamlsched.timetable.forecast import ScheduledJob
+from yamlsched.timetable.upcoming import ScheduledJob
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 CRONS = ["0 2 * * *", "30 1,2 * * *", "*/20 * * * *", "0 0 29 2 *", "@weekly", "59 23 L * *"]
@@ -41,7 +41,7 @@ def test_following_next_slot_yields_the_coming_slots_of_a_job(
         found.append(following)
         at = following
 
-    expected = islice(forecast.merge([ScheduledJob("x", parse_cron(cron), zone)], after), 4)
+    expected = islice(upcoming.merge([ScheduledJob("x", parse_cron(cron), zone)], after), 4)
     assert found == [slot.scheduled_for for slot in expected]
     assert {slot.tzinfo for slot in found} == {UTC}
 

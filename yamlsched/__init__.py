@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from yamlsched.handler.once import DEFAULT_RELEASE_ON
     from yamlsched.handler.run import Run
     from yamlsched.runs.enqueue import Enqueued, enqueue, enqueue_many
-    from yamlsched.timetable.forecast import next_slot
+    from yamlsched.timetable.upcoming import next_slot
 
 __version__ = "0.1.0"
 
@@ -43,7 +43,7 @@ _HOMES = {
     "Enqueued": "yamlsched.runs.enqueue",
     "enqueue": "yamlsched.runs.enqueue",
     "enqueue_many": "yamlsched.runs.enqueue",
-    "next_slot": "yamlsched.timetable.forecast",
+    "next_slot": "yamlsched.timetable.upcoming",
 }
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from yamlsched.schedule.job import Job
 from yamlsched.text import escape_control
-from yamlsched.timetable.forecast import Upcoming
+from yamlsched.timetable.upcoming import Upcoming
 
 MAX_LINE_OCTETS = 75
 

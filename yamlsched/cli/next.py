@@ -9,6 +9,7 @@ from itertools import islice
 
 import click
 
+from yamlsched.ask.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, forecast
 from yamlsched.cli import OK, _filters, _ics
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import CronError, Refused
@@ -19,17 +20,9 @@ from yamlsched.text import did_you_mean, join_first
 from yamlsched.timetable import times
 from yamlsched.timetable.calendars import without_skipped
 from yamlsched.timetable.cron import Cron, parse_cron
-from yamlsched.timetable.forecast import (
-    MIN_PILE_UP_JOBS,
-    Forecast,
-    ForecastSpan,
-    ScheduledJob,
-    Upcoming,
-    forecast,
-    merge,
-)
 from yamlsched.timetable.keys import offset
 from yamlsched.timetable.times import TimeInput, short_utc
+from yamlsched.timetable.upcoming import ScheduledJob, Upcoming, merge
 from yamlsched.timetable.words import in_words
 from yamlsched.timetable.zones import zone
 

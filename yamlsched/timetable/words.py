@@ -12,7 +12,7 @@ from itertools import islice
 from cron_descriptor import ExpressionDescriptor, Options  # type: ignore[import-untyped]
 
 from yamlsched.timetable.cron import Cron
-from yamlsched.timetable.forecast import ScheduledJob, merge
+from yamlsched.timetable.upcoming import ScheduledJob, merge
 
 MAX_CHARS = 200
 """Longer words are harder to read than the expression."""

@@ -11,14 +11,15 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
+from yamlsched.ask.forecast import MIN_PILE_UP_JOBS, ForecastSpan, forecast
 from yamlsched.extras.preview.model import KeyConflict, MovedSlot, NewPileUp, SlotChanges
 from yamlsched.schedule.job import Job
 from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable import keys, slots
 from yamlsched.timetable.cron import Cron
-from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS, ForecastSpan, ScheduledJob, forecast
 from yamlsched.timetable.keys import is_daily, slot_key
 from yamlsched.timetable.slots import Slot
+from yamlsched.timetable.upcoming import ScheduledJob
 from yamlsched.timetable.zones import zone
 
 DAY = timedelta(days=1)

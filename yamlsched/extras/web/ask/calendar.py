@@ -16,15 +16,16 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 
+from yamlsched.ask.forecast import Forecast, Hour
 from yamlsched.db.query import fetch, load
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.text import join_words
 from yamlsched.timetable import slots
 from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import Cron, parse_schedule
-from yamlsched.timetable.forecast import Forecast, Hour, ScheduledJob, Upcoming, starts
 from yamlsched.timetable.keys import offset
 from yamlsched.timetable.slots import ClockChange
+from yamlsched.timetable.upcoming import ScheduledJob, Upcoming, starts
 from yamlsched.timetable.zones import zone
 
 

@@ -8,20 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
+from yamlsched.ask.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, Hour, PileUp, forecast
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.ask import calendar
 from yamlsched.extras.web.ask.calendar import CalendarJob, ClockChangeNight, Coming, Schedule
 from yamlsched.extras.web.render import count
 from yamlsched.extras.web.visit import BadRequest, Page, Visit, finder
 from yamlsched.timetable import times
-from yamlsched.timetable.forecast import (
-    MIN_PILE_UP_JOBS,
-    Forecast,
-    ForecastSpan,
-    Hour,
-    PileUp,
-    forecast,
-)
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
 
