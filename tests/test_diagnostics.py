@@ -26,7 +26,7 @@ from support.command_line import yamlsched
 from yamlsched.cli import cli
 from yamlsched.extras.doctor import doctor
 from yamlsched.runs.enqueue import MAX_PAYLOAD_BYTES
-from yamlsched.schedule import build, catalog, formats, handlers, timezones
+from yamlsched.schedule import catalog, formats, handlers, reader, timezones
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.lint import check as lint
 from yamlsched.schedule.load import load
@@ -92,7 +92,7 @@ def test_the_first_example_of_a_page_has_the_problem_and_the_second_has_none(cod
 
 
 def test_validate_and_enqueue_have_the_same_payload_limit():
-    assert build.MAX_PAYLOAD_BYTES == MAX_PAYLOAD_BYTES
+    assert reader.MAX_PAYLOAD_BYTES == MAX_PAYLOAD_BYTES
 
 
 def test_every_supported_time_zone_can_be_loaded():

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from yamlsched.schedule.build import MAX_LISTED_NAMES, Reader
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.node import Spot
+from yamlsched.schedule.reader import MAX_LISTED_NAMES, Reader
 from yamlsched.schedule.when import limit_spread
 from yamlsched.text import quoted
 

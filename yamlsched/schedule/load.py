@@ -10,13 +10,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
-from yamlsched.schedule import build, schema_check
 from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule import schema_check
+from yamlsched.schedule.build import build_jobs
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
 from yamlsched.schedule.job import Job, Limit, Mode, NotifyTarget, Queue, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
+from yamlsched.schedule.reader import Reader
 from yamlsched.schedule.schema import JOB_KEYS, SCHEMA
 from yamlsched.schedule.settings import (
     build_environments,
@@ -57,8 +59,8 @@ class Loaded:
 
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file.
     ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what
-    they inherit, despite errors elsewhere. ``root`` is the top-level mapping, None if there is none.
-    ``root`` and ``findings`` are for further checks.
+    they inherit, despite errors elsewhere. ``root``, the top-level mapping or None, and
+    ``findings`` are for further checks.
     """
 
     namespace: str | None = None
@@ -195,7 +197,7 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
 
     root = Spot(document)
     environments = build_environments(root.get("environments"), environment, findings)
-    reader = build.Reader(root, findings, environments)
+    reader = Reader(root, findings, environments)
     namespace, zone = _head(root, reader)
     retention = build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, findings))
@@ -203,7 +205,7 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
     reader.queues = build_queues(root, reader)
     reader.calendars = build_calendars(root, findings)
     reader.targets = build_targets(root, reader)
-    jobs = follow(build.build_jobs(root, reader, zone, environment, paths), root, reader)
+    jobs = follow(build_jobs(root, reader, zone, environment, paths), root, reader)
     return Loaded(
         namespace=namespace,
         timezone=zone or "UTC",
@@ -260,7 +262,7 @@ class Head(NamedTuple):
     timezone: str
 
 
-def _head(root: Spot, reader: build.Reader) -> tuple[str | None, str | None]:
+def _head(root: Spot, reader: Reader) -> tuple[str | None, str | None]:
     """Return the namespace and the time zone of a file; None for what is not valid."""
     namespace, timezone = root.get("namespace"), root.get("timezone")
     return (
@@ -281,7 +283,7 @@ def read_head(data: bytes, file: str) -> Head:
     for key in Head._fields:
         if spot := root.get(key):
             schema_check.check(spot, findings, SCHEMA["properties"][key])
-    namespace, timezone = _head(root, build.Reader(root, findings, ()))
+    namespace, timezone = _head(root, Reader(root, findings, ()))
     return Head(namespace, timezone or "UTC")
 
 

@@ -100,7 +100,7 @@ MISSING = {
     ),
     "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
     "max_workers": "Add how many started workers may be there at once, for example max_workers: 8.",
-    "command": "Add the program that starts a worker, for example command: [/srv/app/start-worker].",
+    "command": "Add the program that starts a worker, for example command: [/srv/app/start].",
     "max": "Add how many runs may execute at once, for example max: 2.",
 }
 """What to do about each required key."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
-from yamlsched.schedule.build import Reader
 from yamlsched.schedule.file import NO_QUEUE
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import Limit, Mode, NotifyTarget, Queue, Retention, Start
 from yamlsched.schedule.node import Spot
+from yamlsched.schedule.reader import Reader
 from yamlsched.text import quoted
 
 

@@ -20,7 +20,8 @@ from yamlsched.timetable import keys as spread
 from yamlsched.timetable.cron import Cron, smallest_gap
 
 COMMAND = re.compile(
-    r"(subprocess|builtins|runpy|pty|code|posix)[.:].+|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
+    r"(subprocess|builtins|runpy|pty|code|posix)[.:].+"
+    r"|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
 )
 """Handlers that execute programs or code given to them."""
 LARGE_PAYLOAD_BYTES = 4096
