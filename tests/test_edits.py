@@ -104,8 +104,7 @@ def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db)
     assert (first.before, first.after) == (None, {})
     assert second.before["retention.dead"] == "90d"
     assert second.after == {"retention.dead": "30d", "limits.warehouse": {"max": 8}}
-    assert third.before == {"limits.warehouse": {"max": 8}}
-    assert third.after == {"limits.warehouse": {"max": 9}}
+    assert (third.before, third.after) == ({"limits.warehouse.max": 8}, {"limits.warehouse.max": 9})
 
 
 def test_no_secret_is_recorded(db: Db) -> None:

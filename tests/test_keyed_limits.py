@@ -255,10 +255,10 @@ def test_an_edit_of_by_changes_the_jobs_of_the_limit_and_is_recorded(db: Db) -> 
     assert result.changes.changed == ("tenants",)
     assert stored(db) == ["tenant_id"]
     edit = edits.edits(db, "default", limit=1)[0]
-    assert edit.before == {"limits.provider": {"max": 4}}
-    assert edit.after == {"limits.provider": {"max": 4, "by": ["tenant_id"]}}
+    assert edit.before == {"limits.provider.by": None}
+    assert edit.after == {"limits.provider.by": ["tenant_id"]}
     [change] = edits.changes(db, [edit])[edit.id]
-    assert (change.before, change.after) == ({"limit_by": None}, {"limit_by": ["tenant_id"]})
+    assert (change.before, change.after) == ({"limit.by": None}, {"limit.by": ["tenant_id"]})
 
     same = sync(db, file("{by: [tenant_id], max: 4}", tenants=SYNC_TENANT), NOW + 2 * MINUTE)
     assert same.changes is not None

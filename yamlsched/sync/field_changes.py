@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any
 
 from yamlsched.schedule.job import Retention
@@ -40,14 +41,23 @@ def before_and_after(change: FieldChange, kind: Change) -> str:
         return value(change.after)
     if kind is Change.REMOVED:
         return value(change.before)
-    return f"{value(change.before)} -> {value(change.after)}"
+    before, after = _text(change.before), _text(change.after)
+    if before != after and truncate(before) == truncate(after):  # they differ where it is cut
+        pairs = enumerate(zip_longest(before, after))
+        start = next(n for n, (one, other) in pairs if one != other) - MAX_COMMON_CHARS
+        before, after = f"...{before[start:]}", f"...{after[start:]}"
+    return f"{truncate(before)} -> {truncate(after)}"
 
 
 def value(value: Any) -> str:
     """Return a value about as the file writes it, on one line, truncated if it is long."""
+    return truncate(_text(value))
+
+
+def _text(value: Any) -> str:
     if isinstance(value, str):
-        return truncate(escape_control(value)) or '""'
-    return "(not set)" if value is None else truncate(_flow(value))
+        return escape_control(value) or '""'
+    return "(not set)" if value is None else _flow(value)
 
 
 def _flow(value: Any) -> str:
@@ -64,6 +74,8 @@ def _flow(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
+MAX_COMMON_CHARS = 20
+"""Of what two long values have in common, before the part in which they differ."""
 NESTED = ("payload", "env", "exit_codes", "output", "calendars")
 """Mappings whose keys are compared one by one."""
 SETTINGS = ("timezone", "environments", "retention", "paths", "queues", "limits", "notify")
@@ -90,6 +102,8 @@ def of_job(
     for change in differences(
         defaults if before is None else before, defaults if after is None else after
     ):
+        if change.field == "limit_by":  # the file has it beside the job
+            change = replace(change, field="limit.by")
         if is_edited and _is_nested(change):
             changes += differences(change.before, change.after, f"{change.field}.")
         else:
@@ -124,10 +138,17 @@ def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
     for key in SETTINGS:
         if key not in before or key not in after:
             continue
-        if key in ("retention", "queues", "limits", "notify"):
-            yield from differences(before[key], after[key], f"{key}.")
-        else:
-            yield from differences({key: before[key]}, {key: after[key]})
+        yield from _innermost(FieldChange(key, before[key], after[key]))
+
+
+def _innermost(change: FieldChange) -> Iterator[FieldChange]:
+    """Yield the keys that differ, down to where a side has no mapping."""
+    if not (isinstance(change.before, dict) and isinstance(change.after, dict)):
+        if not is_same(change.before, change.after):
+            yield change
+        return
+    for inner in differences(change.before, change.after, f"{change.field}."):
+        yield from _innermost(inner)
 
 
 def _is_nested(change: FieldChange) -> bool:

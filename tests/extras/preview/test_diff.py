@@ -182,6 +182,23 @@ def test_an_edit_before_the_nightly_slot_moves_it_and_skips_no_date() -> None:
     assert warned(preview) == []
 
 
+def test_long_values_are_shown_where_they_differ_and_keys_as_the_file_has_them() -> None:
+    command = ["sbatch", *(f"--option-{n}=value" for n in range(20))]
+
+    def file(last: str, by: str) -> bytes:
+        start = {"command": [*command, last], "max_workers": 8}
+        top = f"queues: {json.dumps({'gpu': {'start': start}})}\nlimits: {{shop: {{max: 3{by}}}}}"
+        return a_file(top, x={"queue": "gpu", "limit": "shop"}).encode()
+
+    preview = preview_of(file("--gres=gpu:1", ""), file("--gres=gpu:2", ", by: [tenant]"))
+
+    [start, by] = preview.fields
+    assert (start.field, by.field) == ("queues.gpu.start.command", "limits.shop.by")
+    [line] = [line for line in in_text(preview).splitlines() if start.field in line]
+    assert line.endswith('"--gres=gpu:1"] -> ...value", "--gres=gpu:2"]')
+    assert [change.field for change in the_job(preview).fields] == ["limit.by"]
+
+
 def test_a_key_is_not_taken_in_another_namespace() -> None:
     before = a_file("namespace: one", x={"cron": "0 2 * * *"})
     after = a_file("namespace: two", x={"cron": "0 23 * * *"})

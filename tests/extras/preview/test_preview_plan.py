@@ -517,6 +517,27 @@ def test_retention_is_compared_with_that_of_the_file_in_use(db: Db) -> None:
     ]
 
 
+def test_limits_queues_and_calendars_are_compared_with_those_of_the_file_in_use(db: Db) -> None:
+    job = {"cron": "0 2 * * *", "limit": "shop", "queue": "mail", "skip_on": ["holidays"]}
+    top = (
+        "limits: {{shop: {{max: {}}}}}\n"
+        "queues: {{mail: {{concurrency: {}}}}}\n"
+        "calendars: {{holidays: {{dates: [{}], until: 2027-12-31}}}}"
+    )
+    sync(db, a_file(top=top.format(3, 2, "2026-12-25"), x=job), NOON)
+
+    planned = plan(db, a_file(top=top.format(4, 9, "2026-12-25, 2026-12-26"), x=job))
+
+    assert [(one.field, one.before, one.after) for one in planned.fields] == [
+        ("queues.mail.concurrency", 2, 9),
+        ("limits.shop.max", 3, 4),
+    ]
+    [changed] = planned.jobs
+    [calendar] = changed.fields
+    assert calendar.field == "calendars.holidays"
+    assert "limits.shop.max  " in in_text(planned)
+
+
 @pytest.mark.parametrize("change", ["schedule = '0 0 2 * * * 2026'", "timezone = 'Mars/Olympus'"])
 def test_a_job_whose_expression_or_time_zone_is_unknown_here_does_not_stop_the_plan(
     db: Db, change: str
