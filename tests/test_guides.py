@@ -68,6 +68,7 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
     "page",
     [
         "from-crontab.md",
+        "two-servers.md",
         "from-celery.md",
         "docker.md",
         "systemd.md",
