@@ -68,7 +68,7 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        failing.last_error as failing_error, failing.error_type as failing_error_type,
        failing.attempts as failing_attempts,
        failing.max_attempts as failing_max_attempts, h.overdue_slot,
-       unfinished.id as overdue_run_id,
+       unfinished.id as overdue_run_id, d.queue,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
          and h.next_slot_at is null then 'ended'
             else h.state end as state, d.skip_on, d.only_on
@@ -262,37 +262,39 @@ where h.namespace = any(%(namespaces)s) and h.refused_at is not null
 order by h.refused_at, place;
 
 -- name: cannot_start
--- The jobs that a place that counts cannot start, and whether no place with the file in use can.
--- down: the hosts that could, and have stopped ticking within a week, latest first.
-with place as materialized (
-    select h.namespace, h.host, h.path, h.seen_at, h.expected_until, h.cannot_start,
-           h.expected_until > clock_timestamp() as counts,
-           h.expected_until > clock_timestamp() and h.refused_at is null
-             and h.hash = n.hash as has_file
-    from yamlsched.hosts h
-    join yamlsched.namespaces n on n.namespace = h.namespace
-    where h.namespace = any(%(namespaces)s) and h.seen_at > clock_timestamp() - interval '7 days'
+-- The jobs that a place or a worker cannot start, and whether nobody who serves the queue and has
+-- the file in use can. down: the hosts that could, and have stopped ticking within a week, latest
+-- first.
+with server as materialized (
+    select q.*, q.until > clock_timestamp() as counts
+    from yamlsched.queue_servers q
+    where q.namespace = any(%(namespaces)s) and q.seen_at > clock_timestamp() - interval '7 days'
+), lacking as (
+    select distinct on (d.id, place) d.namespace, d.id, d.job_type, d.queue, d.created_at,
+           s.host || ':' || s.path as place, j.why ->> 'reason' as reason,
+           (j.why ->> 'since')::timestamptz as since
+    from server s
+    cross join jsonb_each(s.cannot_start) as j (job_type, why)
+    join yamlsched.job_definitions d on d.namespace = s.namespace and d.job_type = j.job_type
+      and d.queue = s.queue and d.enabled and d.retired_at is null
+    where s.counts and s.has_file
+    order by d.id, place, since
 )
-select d.namespace, d.job_type, p.host || ':' || p.path as place, j.why ->> 'reason' as reason,
-       (j.why ->> 'since')::timestamptz as since,
+select l.namespace, l.job_type, l.place, l.reason, l.since,
        not exists (
-           select from place q
-           where q.namespace = d.namespace and q.has_file
-             and not q.cannot_start ? d.job_type) as is_everywhere,
+           select from server s
+           where s.namespace = l.namespace and s.queue = l.queue and s.counts and s.has_file
+             and not s.cannot_start ? l.job_type) as is_everywhere,
        down.hosts as down, down.seen_at as down_at
-from place p
-cross join jsonb_each(p.cannot_start) as j (job_type, why)
-join yamlsched.job_definitions d on d.namespace = p.namespace and d.job_type = j.job_type
-  and d.enabled and d.retired_at is null
+from lacking l
 cross join lateral (
     select coalesce(array_agg(s.host order by s.seen_at desc), '{}') as hosts,
            max(s.seen_at) as seen_at
-    from place s
-    where s.namespace = d.namespace and not s.counts and s.expected_until > d.created_at
-      and not s.cannot_start ? d.job_type
+    from server s
+    where s.namespace = l.namespace and s.queue = l.queue and s.worker is null and not s.counts
+      and s.until > l.created_at and not s.cannot_start ? l.job_type
 ) down
-where p.has_file
-order by d.job_type, place limit %(limit)s;
+order by l.job_type, l.place limit %(limit)s;
 
 -- name: workers
 -- The 50 hosts of each namespace that were seen last.
@@ -307,12 +309,32 @@ where h.nth <= 50
 order by h.seen_at desc;
 
 -- name: queues
--- How much there is to do in each queue, counted to 1,000 of each level, and who does it.
+-- How much there is to do in each queue, counted to `most` of each level, and who does it.
 select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at, l.error, l.served_by, l.served_at
+       l.failed_starts, l.next_start_at, l.error
 from unnest(%(namespaces)s::text[]) as n (namespace)
-cross join lateral yamlsched.queue_loads(n.namespace, 1000, clock_timestamp()) l
+cross join lateral yamlsched.queue_loads(n.namespace, %(most)s, clock_timestamp()) l
 order by l.queue;
+
+-- name: unserved
+-- The queues of enabled jobs that nobody serves, and who did last. is_on_demand: its workers are
+-- there only while runs wait, because they are started, or neither ticks nor loops serve it.
+select n.namespace, d.queue, s.place as served_by, s.seen_at as served_at,
+       n.queues ->> d.queue = 'started' or coalesce(s.is_of_workers, false) as is_on_demand
+from yamlsched.namespaces n
+cross join lateral (
+    select distinct j.queue from yamlsched.job_definitions j
+    where j.namespace = n.namespace and j.enabled and j.retired_at is null
+) d
+cross join lateral (
+    select max(q.seen_at) as seen_at, max(q.until) as until,
+           (array_agg(q.host || ':' || q.path order by q.seen_at desc))[1] as place,
+           bool_and(q.worker is not null) as is_of_workers
+    from yamlsched.queue_servers q where q.namespace = n.namespace and q.queue = d.queue
+) s
+where n.namespace = any(%(namespaces)s) and n.queues ? d.queue
+  and coalesce(s.until, '-infinity') <= clock_timestamp()
+order by d.queue;
 
 -- name: calendars
 -- Calendars that enabled jobs use and that end within 60 days, or have ended: after that, what they

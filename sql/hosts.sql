@@ -16,6 +16,7 @@ select (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations
        c.now, k.namespace, i.hash as in_use_hash, i.environment as in_use_environment,
        i.yamlsched_version as in_use_yamlsched, i.tzdata_version as in_use_tzdata,
        i.host as in_use_host, i.path as in_use_path, i.applied_at as in_use_since,
+       array(select jsonb_object_keys(i.queues)) as queues,
        f.was_in_use, f.had_file, f.has_file_since, f.others, f.other_tzdata, f.other_namespace,
        w.has_due_jobs, w.has_claimable_runs, w.has_lost_limits, w.messages_due,
        coalesce(i.hash is not null and coalesce(i.housekept_at <= c.now - case
@@ -34,7 +35,8 @@ cross join lateral yamlsched.report_file(
         'namespace', k.namespace, 'host', %(host)s::text, 'path', %(path)s::text,
         'is_named', %(is_named)s::boolean, 'hash', %(hash)s::text,
         'environment', %(environment)s::text, 'yamlsched_version', %(yamlsched_version)s::text,
-        'tzdata_version', %(tzdata_version)s::text, 'errors', %(errors)s::text[])),
+        'tzdata_version', %(tzdata_version)s::text, 'errors', %(errors)s::text[],
+        'queues', %(queues)s::text[])),
     %(is_valid)s, %(by_hand)s, %(writes)s and k.namespace is not null, c.now) f
 cross join lateral yamlsched.due_work(k.namespace, c.now) w;
 
@@ -82,7 +84,7 @@ with former as (
 update yamlsched.namespaces n
 set hash = %(hash)s, environment = %(environment)s, yamlsched_version = %(yamlsched_version)s,
     tzdata_version = %(tzdata_version)s, host = %(host)s, path = %(path)s, commit = %(commit)s,
-    applied_at = %(now)s, retention = %(retention)s
+    applied_at = %(now)s, retention = %(retention)s, queues = %(queues)s
 where n.namespace = %(namespace)s;
 
 -- name: renew
@@ -103,7 +105,7 @@ select coalesce(max(n.environment), '') as environment from yamlsched.namespaces
 where n.namespace = %(namespace)s;
 
 -- name: store_cannot_start
--- Replace what this place cannot start, and return the jobs that are new.
+-- Replace what this place cannot start of these jobs, and return those that are new.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), former as materialized (
@@ -119,10 +121,10 @@ with clock as materialized (
     cross join unnest(%(names)s::text[], %(reasons)s::text[]) as g (name, reason)
 ), written as (
     update yamlsched.hosts h
-    set cannot_start = a.jobs
+    set cannot_start = h.cannot_start - %(jobs)s::text[] || a.jobs
     from (select coalesce(jsonb_object_agg(n.name, n.why), '{}') as jobs from found n) a
     where h.host = %(host)s and h.path = %(path)s and h.namespace = %(namespace)s
-      and h.cannot_start <> a.jobs
+      and h.cannot_start <> h.cannot_start - %(jobs)s::text[] || a.jobs
 )
 select n.name from found n where n.is_new order by n.name;
 

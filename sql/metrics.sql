@@ -60,9 +60,3 @@ from (
 ) e
 group by e.job_type, e.status, e.is_call, bucket
 order by e.job_type, e.status, e.is_call, bucket;
-
--- name: queues
-select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at, l.error, l.served_by, l.served_at
-from yamlsched.queue_loads(%(namespace)s, 10000, clock_timestamp()) l
-order by l.queue;

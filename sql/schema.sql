@@ -33,6 +33,8 @@ create table yamlsched.namespaces (
     commit            text,
     applied_at        timestamptz,
     retention         jsonb not null default '{}',
+    -- the queues of the file, and who serves them: {queue: open | dedicated | started}
+    queues            jsonb not null default '{}',
     housekept_at      timestamptz,               -- when retention last ran
     prune_failing_since timestamptz,             -- since when it could not, until somebody acts
     prune_error       text,
@@ -67,6 +69,8 @@ create table yamlsched.hosts (
     refused_hash      text,              -- of a file that is invalid, or of another environment
     refused_at        timestamptz,
     errors            text[],            -- the first ones
+    -- which queues it serves, '*' for all that are not dedicated: {queue: {seen_at, until}}
+    queues            jsonb not null default '{}',
     -- the jobs whose code, program or variables are missing here: {job: {reason, since}}
     cannot_start      jsonb not null default '{}',
     first_seen_at     timestamptz not null,
@@ -363,6 +367,7 @@ create table yamlsched.workers (
     ended_at     timestamptz,
     runs         bigint not null default 0,  -- that it has begun to execute
     error        text,                 -- why its start has failed, or it was lost
+    cannot_start jsonb not null default '{}',  -- the jobs that it cannot: {job: reason}
     primary key (namespace, id, queue),
     constraint requested_or_reported check (requested_at is not null or reported_at is not null),
     constraint start_by_iff_requested check ((requested_at is null) = (start_by is null)),
@@ -1719,17 +1724,15 @@ as $$
 $$;
 
 -- The queues of a namespace: how much there is to do in each, who does it, and how its workers
--- start. `error` is that of the latest start that has failed; `served_by` is where the worker
--- was that was seen last, at `served_at`.
+-- start. `error` is that of the latest start that has failed.
 create function yamlsched.queue_loads(of_namespace text, most integer, now timestamptz)
     returns table (queue text, due bigint, executing bigint, oldest_due_at timestamptz,
                    live bigint, starting bigint, leaving bigint,
-                   failed_starts integer, next_start_at timestamptz, error text,
-                   served_by text, served_at timestamptz)
+                   failed_starts integer, next_start_at timestamptz, error text)
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.starting, w.leaving,
-           coalesce(q.failed_starts, 0), q.next_start_at, f.error, s.place, s.seen_at
+           coalesce(q.failed_starts, 0), q.next_start_at, f.error
     from (select e.queue from yamlsched.queue_levels(of_namespace) e
           union
           select q.queue from yamlsched.queue_states q where q.namespace = of_namespace
@@ -1753,10 +1756,6 @@ as $$
         where w.namespace = of_namespace and w.queue = n.queue and w.error is not null
           and q.failed_starts > 0
         order by w.ended_at desc limit 1) f on true
-    left join lateral (
-        select w.host || ':' || w.path as place, w.seen_at from yamlsched.workers w
-        where w.namespace = of_namespace and w.queue = n.queue and w.reported_at is not null
-        order by w.seen_at desc limit 1) s on true
 $$;
 
 -- For a scaler: due + executing is what workers are needed for. Counted to 10,000 of each level.
@@ -2019,13 +2018,36 @@ from yamlsched.edited_jobs c
 join yamlsched.edits e on e.id = c.edit_id
 join yamlsched.job_definitions d on d.id = c.definition_id;
 
--- The jobs that places cannot start: their workers do not claim the runs.
-create view yamlsched.cannot_start as
-select h.namespace, d.id as definition_id, h.host, h.path, j.why ->> 'reason' as reason,
-       (j.why ->> 'since')::timestamptz as since
+-- Who serves which queue, until when that counts, and which jobs it cannot start: the ticks and
+-- loops of a place, or a worker. has_file: it has the file in use, as each worker should.
+create view yamlsched.queue_servers as
+select h.namespace, q.name as queue, h.host, h.path, null as worker, t.seen_at, t.until,
+       h.cannot_start, h.refused_at is null and h.hash = n.hash as has_file
 from yamlsched.hosts h
-cross join jsonb_each(h.cannot_start) as j (job_type, why)
-join yamlsched.job_definitions d on d.namespace = h.namespace and d.job_type = j.job_type;
+join yamlsched.namespaces n on n.namespace = h.namespace
+cross join jsonb_each_text(n.queues) as q (name, served_by)
+cross join jsonb_each(h.queues) as s (name, entry)
+cross join jsonb_to_record(s.entry) as t (seen_at timestamptz, until timestamptz)
+where s.name = q.name or (s.name = '*' and q.served_by = 'open')
+union all
+select w.namespace, w.queue, w.host, w.path, w.id, w.seen_at,
+       coalesce(w.ended_at, w.seen_at + interval '60 seconds'),
+       (select coalesce(jsonb_object_agg(j.name, jsonb_build_object(
+            'reason', j.reason, 'since', w.reported_at)), '{}')
+        from jsonb_each_text(w.cannot_start) as j (name, reason)), true
+from yamlsched.workers w
+where w.seen_at is not null;
+
+-- The jobs that places and workers cannot start: they do not claim the runs.
+create view yamlsched.cannot_start as
+select distinct on (d.id, s.host, s.path) s.namespace, d.id as definition_id, s.host, s.path,
+       j.why ->> 'reason' as reason, (j.why ->> 'since')::timestamptz as since
+from yamlsched.queue_servers s
+cross join jsonb_each(s.cannot_start) as j (job_type, why)
+join yamlsched.job_definitions d on d.namespace = s.namespace and d.job_type = j.job_type
+  and d.queue = s.queue and d.retired_at is null
+where s.until > clock_timestamp()
+order by d.id, s.host, s.path, since;
 
 
 -- What is sent to targets of notifications
@@ -2237,8 +2259,34 @@ $$;
 
 -- What each tick asks
 
+-- Until when a place, or a queue of it, counts after a tick: 5 minutes, or twice the time since the
+-- tick before, at most 2 hours. A tick within 50 s of another one is of a second line of the same
+-- crontab: it does not end what the first one has promised.
+create function yamlsched.expected_until(seen_at timestamptz, until timestamptz, now timestamptz)
+    returns timestamptz
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when now < seen_at + interval '50 seconds' then greatest(until, now + interval '5 minutes')
+        else now + least(interval '2 hours', greatest(interval '5 minutes', 2 * (now - seen_at)))
+    end
+$$;
+
+-- What a tick writes of the queues that it serves. `former` is what its place had, and `ticked_at`
+-- when it, or another place with its path, ticked before.
+create function yamlsched.serve(names jsonb, former jsonb, ticked_at timestamptz, now timestamptz)
+    returns jsonb
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(jsonb_object_agg(n.name, jsonb_build_object('seen_at', now, 'until',
+        yamlsched.expected_until(coalesce(f.seen_at, ticked_at), f.until, now))), '{}')
+    from jsonb_array_elements_text(names) as n (name)
+    left join jsonb_each(former) as e (name, entry) on e.name = n.name
+    left join lateral jsonb_to_record(e.entry) as f (seen_at timestamptz, until timestamptz) on true
+$$;
+
 -- Write the row of a place, which was `place` before and ticked then. What was refused is noted until
--- the file is valid. How long it counts follows the tick before, but ends nothing that was promised.
+-- the file is valid.
 create function yamlsched.put_place(
     tick yamlsched.hosts, place yamlsched.hosts, is_valid boolean, by_hand boolean,
     ticked_at timestamptz, now timestamptz) returns void
@@ -2253,20 +2301,20 @@ begin
     end if;
     tick.refused_hash := case when tick.errors is not null then tick.refused_hash end;
     tick.refused_at := case when tick.errors is not null then coalesce(place.refused_at, now) end;
-    tick.expected_until := greatest(
-        now + least(interval '2 hours', greatest(interval '5 minutes',
-            case when not by_hand then 2 * (now - ticked_at) end)),
-        case when by_hand or place.seen_at = now then place.expected_until end);
+    tick.expected_until := yamlsched.expected_until(
+        case when by_hand then now else ticked_at end, place.expected_until, now);
+    tick.queues := yamlsched.serve(tick.queues, place.queues, ticked_at, now);
     tick.seen_at := now;
     tick.first_seen_at := now;
     tick.cannot_start := '{}';
-    insert into yamlsched.hosts select (tick).*
+    insert into yamlsched.hosts as h select (tick).*
     on conflict (host, path, namespace) do update
     set (is_named, hash, environment, yamlsched_version, tzdata_version, since, refused_hash,
-         refused_at, errors, seen_at, expected_until)
+         refused_at, errors, queues, seen_at, expected_until)
         = (excluded.is_named, excluded.hash, excluded.environment, excluded.yamlsched_version,
            excluded.tzdata_version, excluded.since, excluded.refused_hash, excluded.refused_at,
-           excluded.errors, excluded.seen_at, excluded.expected_until);
+           excluded.errors, h.queues || excluded.queues, excluded.seen_at,
+           excluded.expected_until);
 end
 $$;
 
@@ -2274,9 +2322,9 @@ $$;
 -- tick knows of its row, `place` the row before, and `fellow` the other places.
 --
 -- A file is valid if it was read (is_valid), was in use, or another place has it. With any other a
--- place keeps the one that it had; a new name has the one in use of its path. How long it counts
--- follows the tick before, of a new name that of its path. other_namespace: an option named that
--- one for this place, which counts there while it ticks.
+-- place keeps the one that it had; a new name has the one in use of its path. The tick before is,
+-- of a new name, that of its path. other_namespace: an option named that one for this place, which
+-- counts there while it ticks.
 create function yamlsched.report_file(
     tick yamlsched.hosts, is_valid boolean, by_hand boolean, writes boolean, now timestamptz,
     out was_in_use boolean, out had_file boolean, out has_file_since timestamptz,

@@ -6,13 +6,15 @@
 -- id is live there. One that was lost, or that its engine has started again, takes its row over;
 -- `takes_over`: in any case, because the id names this very process.
 insert into yamlsched.workers as w
-    (namespace, id, queue, host, path, revision, reported_at, seen_at)
-select %(namespace)s, %(id)s, q.name, %(host)s, %(path)s, %(revision)s, c.now, c.now
+    (namespace, id, queue, host, path, revision, cannot_start, reported_at, seen_at)
+select %(namespace)s, %(id)s, q.name, %(host)s, %(path)s, %(revision)s, %(cannot_start)s, c.now,
+       c.now
 from unnest(%(queues)s::text[]) as q (name)
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 on conflict (namespace, id, queue) do update
 set host = excluded.host, path = excluded.path, revision = excluded.revision,
-    reported_at = excluded.reported_at, seen_at = excluded.seen_at,
+    cannot_start = excluded.cannot_start, reported_at = excluded.reported_at,
+    seen_at = excluded.seen_at,
     leaving_at = null, ended_at = null, error = null, runs = 0
 where %(takes_over)s or w.reported_at is null or w.ended_at is not null
    or w.seen_at <= excluded.seen_at - interval '60 seconds'
@@ -22,7 +24,7 @@ returning w.queue, w.reported_at;
 -- A worker is there, or has ended. Returns the queues whose rows are its own: others were pruned,
 -- or taken over by another process after it was lost. One that was counted as lost is live again.
 update yamlsched.workers w
-set seen_at = c.now, runs = o.runs,
+set seen_at = c.now, runs = o.runs, cannot_start = %(cannot_start)s,
     leaving_at = case when %(is_leaving)s then coalesce(w.leaving_at, c.now) end,
     ended_at = case when %(has_ended)s then c.now end, error = null
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
@@ -31,13 +33,6 @@ cross join unnest(%(queues)s::text[], %(reported_ats)s::timestamptz[], %(runs)s:
 where w.namespace = %(namespace)s and w.id = %(id)s and w.queue = o.queue
   and w.reported_at = o.reported_at
 returning w.queue;
-
--- name: loads
--- How much there is to do in each queue, counted to 1,000 of each level, and who does it.
-select l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at, l.error, l.served_by, l.served_at
-from yamlsched.queue_loads(%(namespace)s, 1000, clock_timestamp()) l
-order by l.queue;
 
 -- name: latest
 -- Workers: those that are there first, then the latest.

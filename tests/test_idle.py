@@ -23,6 +23,7 @@ from yamlsched.service import idle
 
 SCHEDULE = """\
 version: 1
+queues: {web2: {dedicated: true}}
 jobs:
   yearly: {cron: "0 0 1 1 *", handler: gc.collect}
   asked: {handler: gc.collect}
@@ -82,6 +83,7 @@ STATES = {
     "the file by an option": State(is_idle=True, words=("--file=schedules.yaml",)),
     "queues": State(is_idle=True, words=("--queue", "default,web2")),
     "no queue": State(is_idle=True, words=("--queue=none",)),
+    "an unknown queue": State(words=("--queue", "default,web3")),
     "a queue and none": State(words=("--queue", "default,none")),
     "a queue and an empty name": State(words=("--queue", "default,")),
     "an invalid queue": State(words=("--queue", "Web2")),

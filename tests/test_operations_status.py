@@ -58,7 +58,7 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     assert result.code == 0
     assert lines[1].startswith("file       aaaaaaaa in use since ")
     assert "last tick  just now, by web-1" in lines
-    assert "queue      0 queued, 1 running, 0 waiting to retry" in lines
+    assert "runs       0 queued, 1 running, 0 waiting to retry" in lines
     assert "dead       1 in the last hour, 1 in the last day" in lines
     assert "workers    web-2 (1 running), web-1 (just now)" in lines
     states = {line.split()[0]: line.split()[1] for line in lines[9:14]}
@@ -187,7 +187,7 @@ def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
     file = tmp_path / "schedules.yaml"
     valid = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
     file.write_text(valid)
-    assert cli("sync").code == 0
+    assert cli("tick").code == 0
 
     # when two invalid versions are deployed, and minutes pass
     file.write_text(

@@ -98,10 +98,8 @@ def test_an_edit_of_a_queue_is_recorded_and_changes_no_job(db: Db) -> None:
     assert result.changes is not None
     assert result.changes.changed == ()
     [edit] = edits.edits(db, "default", limit=1)
-    assert (edit.before, edit.after) == (
-        {"queues.mail": {"mode": "async"}},
-        {"queues.mail": {"mode": "async", "concurrency": 9}},
-    )
+    before, after = {"queues.mail.concurrency": None}, {"queues.mail.concurrency": 9}
+    assert (edit.before, edit.after) == (before, after)
 
 
 # -- what a host checks
@@ -200,6 +198,34 @@ def test_a_queue_that_the_file_does_not_have_is_an_error_and_the_others_are_serv
     assert project.statuses() == {"succeeded": 1}
     assert "queue.unknown queue=nwrrow" in worker.text
     assert 'Did you mean \\"narrow\\"?' in worker.text
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_tick_reports_a_queue_that_the_file_does_not_have_also_with_nothing_to_do(
+    project: Project, is_idle: bool
+) -> None:
+    project.write(nothing={})
+    assert project.start("tick").wait() == 0
+    if not is_idle:
+        project.enqueue("nothing")
+
+    tick = project.start("tick", "--queue", "default,nwrrow")
+
+    assert tick.wait() == 1
+    assert "queue.unknown queue=nwrrow" in tick.text
+
+
+def test_work_from_another_path_is_no_place(project: Project) -> None:
+    project.sync(nothing={})
+    project.enqueue("nothing")
+    places = "select array_agg(h.path) from yamlsched.hosts h"
+    before = value(project.db, places)
+    (elsewhere := project.folder / "copy.yaml").write_bytes(project.file.read_bytes())
+
+    project.work("--file", str(elsewhere))
+
+    assert project.statuses() == {"succeeded": 1}
+    assert value(project.db, places) == before
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ VIEWS = (
         "job_states",
         "job_health",
     ),
-    *("definition_changes", "cannot_start", "queue_load"),
+    *("definition_changes", "cannot_start", "queue_load", "queue_servers"),
 )
 DENIED = psycopg.errors.InsufficientPrivilege
 
@@ -483,9 +483,9 @@ WORKER_TABLES = {
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 READING = """
-arguments_fault due_work end_due_at enqueue_fault events_now failing_run gates_of has_succeeded is_closed
+arguments_fault due_work end_due_at enqueue_fault events_now expected_until failing_run gates_of has_succeeded is_closed
 is_failing is_still_dead is_worker job_to_enqueue late late_jobs limit_line limit_value messages_due owed_slot
-queue_levels queue_load_of queue_loads refuse_keys report_file rooms unclaimed unfinished_slot upstream
+queue_levels queue_load_of queue_loads refuse_keys report_file rooms serve unclaimed unfinished_slot upstream
 upstream_results valid_trace_context waited_for waits_elsewhere waits_for
 """
 WRITING = """

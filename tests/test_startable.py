@@ -218,16 +218,16 @@ def test_a_host_that_has_stopped_ticking_or_whose_file_is_refused_is_no_host_tha
     assert verb(one, "status", "--check").startswith("ok")
 
     # given the one that can has stopped
-    stopped = "update yamlsched.hosts set {} where host = 'host-one'"
-    one.db.execute(stopped.format("expected_until = now()").encode())
+    until = (
+        "queues = jsonb_set(queues, '{*,until}', to_jsonb(now() + %s)), expected_until = now() + %s"
+    )
+    stopped = f"update yamlsched.hosts set {until}%s where host = 'host-one'"
+    one.db.execute((stopped % ("'0'::interval", "'0'::interval", "")).encode())
     assert "host-one, which can start it, last ticked" in verb(one, "status", "--check")
 
     # or has an invalid file
-    one.db.execute(
-        stopped.format(
-            "expected_until = now() + interval '1 hour', refused_at = now(), errors = '{x}'"
-        ).encode()
-    )
+    hour, refused = "interval '1 hour'", ", refused_at = now(), errors = '{x}'"
+    one.db.execute((stopped % (hour, hour, refused)).encode())
     assert "no host can start job" in verb(one, "status", "--check")
 
 
@@ -278,6 +278,85 @@ def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(
     install(two)
     worker.signal(signal.SIGHUP)  # what it does each minute, now
 
+    two.until_status(run, "succeeded")
+    until(lambda: missing(one) == [], "nothing is missing")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+WEB2 = {"web2": {"dedicated": True}}
+
+
+def write_queues(*hosts: Project, **jobs: dict[str, Any]) -> None:
+    for host in hosts:
+        host.file.write_text(json.dumps({"version": 1, "queues": WEB2, "jobs": jobs}))
+
+
+def test_two_lines_of_a_crontab_report_what_they_cannot_start_side_by_side(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, _ = hosts
+    install(one)
+    web2 = {"command": ["./program"], "queue": "web2"}
+    write_queues(one, plain={"command": ["./program"]}, web2=web2)
+    tick(one)
+    (one.folder / "program").unlink()
+    one.enqueue("plain")
+    one.enqueue("web2")
+
+    for _ in range(2):
+        for queue in ("default", "web2"):
+            process = one.start("tick", "--queue", queue)
+            assert process.wait() == 0, process.text
+
+    reason = '"./program" does not exist'
+    assert missing(one) == [("host-one", reason)] * 2
+    problems = verb(one, "status", "--check")
+    assert f"no host can start job plain: {reason}" in problems
+    assert f"no host can start job web2: {reason}" in problems
+    assert "jobs.not_startable" not in process.text  # said once
+
+
+def test_a_place_that_does_not_serve_a_queue_is_none_that_can_start_its_jobs(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, two = hosts
+    install(one)
+    write_queues(one, two, web2={"command": ["./program"], "queue": "web2"})
+    tick(one)
+    [run] = one.enqueue("web2")
+
+    assert two.start("tick", "--queue", "web2").wait() == 0
+
+    assert "no host can start job web2" in verb(one, "status", "--check")
+    sentence = f'host-two:{two.file} cannot start job web2: "./program" does not exist'
+    assert sentence in verb(one, "why", "web2")
+    assert sentence in verb(one, "show", str(run))
+
+
+def test_what_a_started_worker_cannot_start_is_in_its_row_and_reported(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, two = hosts
+    install(one)
+    write_queues(one, two, web2={"command": ["./program"], "queue": "web2"})
+    tick(one)
+    [run] = one.enqueue("web2")
+
+    worker = two.start("work", "--queue", "web2", "--worker", "node-1", "--idle-exit", "1h")
+    until(lambda: missing(one), "the worker has come")
+
+    reason = '"./program" does not exist'
+    assert missing(one) == [("host-two", reason)]
+    assert "no host can start job web2" in verb(one, "status", "--check")
+    sentence = f"host-two:{two.file} cannot start job web2: {reason}"
+    for words in (("status",), ("why", "web2"), ("show", str(run)), ("doctor",)):
+        assert sentence in verb(one, *words)
+    assert one.db.execute("select count(*) from yamlsched.hosts").fetchone() == (1,)
+
+    # and once it can, it executes the run, and its row is empty with its next report
+    install(two)
+    worker.signal(signal.SIGHUP)
     two.until_status(run, "succeeded")
     until(lambda: missing(one) == [], "nothing is missing")
     worker.signal(signal.SIGTERM)

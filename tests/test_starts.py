@@ -134,6 +134,38 @@ def test_a_start_that_nobody_reports_expires_and_is_a_failed_start(
     assert start_workers(context, [GPU]) == 1
 
 
+def test_a_run_whose_lease_has_ended_needs_a_worker_and_one_that_executes_has_one(
+    db: Db, context: StartContext
+) -> None:
+    job = a_job(db, overlap="wait")
+    held = {"attempts": 1, "locked_by": "gpu-0:web-1:1:ff", "exclusive": True}
+    run = a_due_run(db, job, status="running", locked_until="(now() + interval '1 hour')", **held)
+    a_worker = "insert into yamlsched.workers (namespace, id, queue, reported_at, seen_at)"
+    db.execute(f"{a_worker} values ('default', 'gpu-0', 'gpu', now(), now())".encode())
+    assert start_workers(context, [GPU]) == 0
+
+    # when the worker is lost, and its lease has ended
+    db.execute("update yamlsched.workers set seen_at = now() - interval '5 minutes'")
+    ended = "update yamlsched.job_runs set locked_until = now() - interval '1 minute' where id = %s"
+    db.execute(ended, [run])
+
+    assert start_workers(context, [GPU]) == 1
+
+
+def test_what_is_wrong_with_the_starts_of_one_queue_does_not_stop_those_of_another(
+    db: Db, context: StartContext
+) -> None:
+    job = a_job(db, overlap="allow")
+    a_due_run(db, job)
+    earlier = "(now() - interval '1 minute')"
+    a_run(db, job, queue="broken", run_at=earlier, created_at=earlier)
+    db.execute("alter table yamlsched.workers add constraint no check (queue <> 'broken')")
+
+    assert start_workers(context, [replace(GPU, queue="broken"), GPU]) == 1
+
+    assert [row.queue for row in workers(db)] == [QUEUE]
+
+
 def test_a_command_that_fails_is_a_failed_start_with_its_last_lines(
     db: Db, context: StartContext
 ) -> None:
@@ -145,8 +177,9 @@ def test_a_command_that_fails_is_a_failed_start_with_its_last_lines(
     [row] = workers(db)
     assert row.error == "exit code 3\nno such partition: gpu"
     assert row.ended_at is not None
-    assert start_workers(context, [broken]) == 0
+    # the failure is counted at once, not by the next tick
     assert value(db, "select failed_starts from yamlsched.queue_states") == 1
+    assert start_workers(context, [broken]) == 0
 
 
 def test_a_worker_that_comes_although_its_command_failed_counts(
@@ -251,7 +284,7 @@ def a_worker(id: str, **values: Any) -> WorkerName:
 
 
 def come(db: Db, id: str, max_workers: int = 3, **values: Any) -> Registration | str:
-    return register(db, a_worker(id, **values), [QUEUE], [], {QUEUE: max_workers})
+    return register(db, a_worker(id, **values), [QUEUE], [], {QUEUE: max_workers}, {})
 
 
 def test_a_worker_that_comes_takes_the_row_of_its_request(db: Db, context: StartContext) -> None:
@@ -321,9 +354,9 @@ def test_an_id_that_was_requested_for_another_queue_or_namespace_is_refused(
     [row] = workers(db)
 
     with pytest.raises(Refused, match='requested for queue "gpu" of namespace "default"'):
-        register(db, a_worker(row.id), ["mail"], [], {})
+        register(db, a_worker(row.id), ["mail"], [], {}, {})
     with pytest.raises(Refused, match="--queue gpu"):
-        register(db, a_worker(row.id, namespace="other"), [QUEUE], [], {})
+        register(db, a_worker(row.id, namespace="other"), [QUEUE], [], {}, {})
     assert workers(db) == [row]
 
 

@@ -119,7 +119,7 @@ def test_the_runs_of_a_worker_with_an_id_name_it(project: Project) -> None:
     project.sync(nothing={})
     [run] = project.enqueue("nothing")
 
-    worker = project.start("work", "--worker", "gpu-1")
+    worker = project.start("work", "--queue", "default", "--worker", "gpu-1")
 
     assert project.until_status(run, "succeeded").locked_by.startswith("gpu-1:")
     end(worker)
@@ -127,10 +127,10 @@ def test_the_runs_of_a_worker_with_an_id_name_it(project: Project) -> None:
 
 def test_an_id_that_is_live_is_refused_to_a_second_process(project: Project) -> None:
     project.sync(nothing={})
-    first = project.start("work", "--worker", "gpu-1", before=OFTEN)
+    first = project.start("work", "--queue", "default", "--worker", "gpu-1", before=OFTEN)
     reported_at = until_live(project, "gpu-1").reported_at
 
-    second = project.start("work", "--worker", "gpu-1")
+    second = project.start("work", "--queue", "default", "--worker", "gpu-1")
 
     assert second.wait() == 0
     assert "worker.refused" in second.text
@@ -142,7 +142,7 @@ def test_an_id_that_is_live_is_refused_to_a_second_process(project: Project) -> 
 def test_an_id_that_has_ended_or_is_lost_may_come_back(project: Project) -> None:
     """Engines start again under the same id what they have preempted, or lost with its node."""
     project.sync(nothing={})
-    end_after = ("work", "--worker", "gpu-1", "--idle-exit", "1s")
+    end_after = ("work", "--queue", "default", "--worker", "gpu-1", "--idle-exit", "1s")
     for _ in range(2):
         worker = project.start(*end_after)
         assert worker.wait() == 0
@@ -158,7 +158,7 @@ def test_an_id_that_has_ended_or_is_lost_may_come_back(project: Project) -> None
 
 def test_a_worker_whose_id_another_process_has_meanwhile_leaves(project: Project) -> None:
     project.sync(nothing={})
-    worker = project.start("work", "--worker", "gpu-1", before=OFTEN)
+    worker = project.start("work", "--queue", "default", "--worker", "gpu-1", before=OFTEN)
     until_live(project, "gpu-1")
 
     project.db.execute("update yamlsched.workers set reported_at = now() + interval '1 s'")
@@ -170,7 +170,7 @@ def test_a_worker_whose_id_another_process_has_meanwhile_leaves(project: Project
 
 def test_a_worker_with_an_id_never_syncs_and_follows_the_file_in_use(project: Project) -> None:
     project.sync(nothing={})
-    worker = project.start("work", "--worker", "gpu-1")
+    worker = project.start("work", "--queue", "default", "--worker", "gpu-1")
     [first] = project.enqueue("nothing")
     project.until_status(first, "succeeded")
     project.write(nothing={}, returns_json={})
@@ -194,7 +194,8 @@ def test_workers_with_an_id_share_no_concurrency_limit_with_their_host(project: 
     runs = project.enqueue("waits_for_file", count=2)
 
     workers = [
-        project.start("work", "--worker", f"gpu-{n}", "--concurrency", "1") for n in range(2)
+        project.start("work", "--queue", "default", "--worker", f"gpu-{n}", "--concurrency", "1")
+        for n in range(2)
     ]
 
     for run in runs:
@@ -229,7 +230,15 @@ def test_time_without_a_database_counts_as_idle(project: Project) -> None:
     project.sync(nothing={})
     proxy = Proxy(project.dsn)
     worker = project.start(
-        "work", "--worker", "gpu-1", "--idle-exit", "3s", dsn=proxy.dsn, before=OFTEN
+        "work",
+        "--queue",
+        "default",
+        "--worker",
+        "gpu-1",
+        "--idle-exit",
+        "3s",
+        dsn=proxy.dsn,
+        before=OFTEN,
     )
     until_live(project, "gpu-1")
     proxy.close()

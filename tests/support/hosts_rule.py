@@ -10,6 +10,8 @@ from yamlsched.sync.in_use import Verdict
 
 SHORTEST, LONGEST = 5 * MINUTE, 2 * HOUR
 CONFIRMED_AFTER = timedelta(seconds=30)
+SAME_CRONTAB = timedelta(seconds=50)
+"""Ticks of a place that are closer are of two lines of its crontab."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,10 @@ class Rule:
         self, own: Row | None, same_path: list[Row], now: datetime, by_hand: bool
     ) -> datetime:
         """Return until when a place counts: twice the time since the tick before, in bounds."""
+        if own is not None and (by_hand or now - own.seen < SAME_CRONTAB):
+            return max(now + SHORTEST, own.until)
         if by_hand:
-            return max(now + SHORTEST, own.until if own is not None else now)
+            return now + SHORTEST
         before = own.seen if own is not None else max((row.seen for row in same_path), default=now)
         return now + min(max(SHORTEST, 2 * (now - before)), LONGEST)
 

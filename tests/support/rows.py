@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -141,8 +142,16 @@ FILE_COLUMNS = [
 ]
 
 
-def a_place(db: psycopg.Connection[Any], in_use: bool = True, **values: Any) -> None:
-    """Insert a place that has just ticked, by default with the file in use."""
+def a_place(
+    db: psycopg.Connection[Any],
+    in_use: bool = True,
+    serves: Sequence[str] = ("*",),
+    queues: Mapping[str, str] = {"default": "open"},
+    **values: Any,
+) -> None:
+    """Insert a place that has just ticked, by default with the file in use, whose queues are
+    ``queues``.
+    """
     file: dict[str, Any] = {
         "namespace": "default",
         "hash": "a" * 64,
@@ -162,12 +171,14 @@ def a_place(db: psycopg.Connection[Any], in_use: bool = True, **values: Any) -> 
         "expected_until": seen_at + timedelta(minutes=5),
     }
     place |= {name: value for name, value in values.items() if name in PLACE_COLUMNS}
+    served = {"seen_at": str(seen_at), "until": str(place["expected_until"])}
+    place["queues"] = Jsonb(dict.fromkeys(serves, served))
     _insert(db, "hosts", place)
     if not in_use:
         return
     db.execute("delete from yamlsched.namespaces where namespace = %s", [file["namespace"]])
     applied = {name: value for name, value in values.items() if name in FILE_COLUMNS}
-    _insert(db, "namespaces", {"applied_at": "now", **file, **applied})
+    _insert(db, "namespaces", {"applied_at": "now", "queues": Jsonb(queues), **file, **applied})
     used = {name: file[name] for name in ("namespace", "hash", "environment")}
     _insert(db, "files", {**used, "first_used_at": "now", "last_used_at": "now"})
 

@@ -16,12 +16,12 @@ from yamlsched.ask import health, runs, states
 from yamlsched.ask.health import (
     Health,
     JobHealth,
-    QueueHealth,
     UnstartableJob,
     able_but_down,
     cannot_start_by_reason,
     drift,
     effects_in_doubt,
+    failed_starts,
     first_places,
     in_use,
     not_in_use,
@@ -33,12 +33,12 @@ from yamlsched.ask.health import (
 from yamlsched.ask.states import LAST, MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
-from yamlsched.runs.lifecycle import error_text, one_line
+from yamlsched.runs.lifecycle import DEFAULT_QUEUE, error_text
 from yamlsched.text import join_first
 from yamlsched.timetable.times import rfc3339, short_utc
 
 UNSERVED_TOLERANCE = timedelta(minutes=10)
-"""How long runs may be due in a queue whose workers have gone."""
+"""How long runs may be due in a queue whose workers are there only while runs wait."""
 MAX_FAILED_STARTS = 3
 """From this many on in a row, failed starts of a queue are a problem."""
 MAX_LISTED_PROBLEMS = 10
@@ -129,7 +129,8 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         *_unsent(health),
         *unwritten(health),
         *_cannot_start(health),
-        *_starts(health),
+        *unserved(health, thresholds),
+        *starts(health),
         *in_doubt(health),
         *_dead_total(health, thresholds),
         *_lost_slots(health, thresholds),
@@ -165,6 +166,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "calendars": [calendar._asdict() for calendar in health.calendars],
         "workers": health.workers,
         "queues": [queue._asdict() for queue in health.queues],
+        "unserved_queues": [queue._asdict() for queue in health.unserved],
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
         "in_doubt_counts": {
@@ -274,31 +276,32 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
         )
 
 
-def _unserved(queue: QueueHealth, now: datetime) -> Iterator[Problem]:
-    """Yield a problem if a queue that workers served has none, and its runs wait for one."""
-    has_worker = queue.live or queue.starting or queue.executing
-    if has_worker or queue.oldest_due_at is None or queue.served_at is None:
-        return
-    if now - queue.oldest_due_at > UNSERVED_TOLERANCE:
-        ago = between(queue.served_at, now)
-        what = (
-            f"no worker has served queue {queue.queue} for"
-            f" {between(queue.oldest_due_at, now)}; {queue.served_by} served it last, {ago} ago"
-        )
-        remedy = f"start a worker there: yamlsched work --loop --queue {queue.queue}"
-        yield Problem("start", None, what, remedy, since=queue.oldest_due_at)
-
-
-def _starts(health: Health) -> Iterator[Problem]:
-    """Yield the queues whose workers do not start, or have gone."""
-    for each in health.queues:
-        yield from _unserved(each, health.now)
-        if each.failed_starts < MAX_FAILED_STARTS:
+def unserved(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    """Yield the queues of jobs that nobody serves: at once, or, if its workers are there only while
+    runs wait, when some wait for too long. If nothing ticks, that is the problem.
+    """
+    waiting = {
+        load.queue: load.oldest_due_at
+        for load in health.queues
+        if load.oldest_due_at is not None and not load.starting and not load.executing
+    }
+    for each in () if any(_ticks(health, thresholds)) else health.unserved:
+        since = waiting.get(each.queue, health.now)
+        if each.is_on_demand and health.now - since <= UNSERVED_TOLERANCE:
             continue
-        last = f": {one_line(each.error)}" if each.error else ""
-        what = f"queue {each.queue}: {each.failed_starts} starts of workers failed in a row{last}"
-        remedy = "correct the start command of the queue, or its engine; the next start tries it"
-        yield Problem("start", None, what, remedy, since=each.oldest_due_at)
+        option = "" if each.queue == DEFAULT_QUEUE else f" --queue {each.queue}"
+        remedy = f"yamlsched tick{option} in a crontab, or yamlsched work --loop{option}"
+        yield Problem("start", None, each.in_words(health.now), remedy, since=each.served_at)
+
+
+def starts(health: Health) -> Iterator[Problem]:
+    """Yield the queues whose workers do not start."""
+    for each in health.queues:
+        if each.failed_starts >= MAX_FAILED_STARTS:
+            remedy = (
+                "correct the start command of the queue, or its engine; the next start tries it"
+            )
+            yield Problem("start", None, failed_starts(each), remedy, since=each.oldest_due_at)
 
 
 def _stuck(health: Health) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ from yamlsched.ask.states import (
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
-from yamlsched.runs.lifecycle import Status, error_text
+from yamlsched.runs.lifecycle import Status, error_text, one_line
 from yamlsched.sync.hosts import MAX_STORED_ERRORS
 from yamlsched.text import join_first
 from yamlsched.timetable.calendars import of_rows, without_skipped
@@ -35,6 +35,8 @@ from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
 
 Row = TypeVar("Row")
+MAX_COUNTED = 1_000
+"""Runs of each level of a queue that are counted."""
 MAX_EFFECTS_IN_DOUBT = 100
 """Effects in doubt that are read, of which all are counted, and jobs that hosts cannot start."""
 
@@ -95,6 +97,7 @@ class JobHealth(NamedTuple):
     failing_max_attempts: int | None
     overdue_slot: datetime | None
     overdue_run_id: int | None  # the dead run of that slot
+    queue: str
     state: str
 
 
@@ -199,8 +202,23 @@ class QueueHealth(NamedTuple):
     failed_starts: int
     next_start_at: datetime | None
     error: str | None
-    served_by: str | None  # host:path of the worker that was seen last
+
+
+class UnservedQueue(NamedTuple):
+    """A queue of enabled jobs that nobody serves, and who did last, if it is known."""
+
+    queue: str
+    served_by: str | None  # host:path
     served_at: datetime | None
+    is_on_demand: bool  # its workers are there only while runs wait
+
+    def in_words(self, now: datetime) -> str:
+        if self.served_at is None:
+            return f"no worker serves queue {self.queue}"
+        return (
+            f"no worker has served queue {self.queue} for {between(self.served_at, now)};"
+            f" {self.served_by} served it last"
+        )
 
 
 @dataclass(frozen=True)
@@ -251,6 +269,7 @@ class Health:
     unwritten: list[UnwrittenJob] = field(default_factory=list)  # at most MAX_EFFECTS_IN_DOUBT
     held_up: list[HeldUp] = field(default_factory=list)
     queues: list[QueueHealth] = field(default_factory=list)
+    unserved: list[UnservedQueue] = field(default_factory=list)
 
 
 LISTS: dict[str, type[Any]] = {
@@ -261,6 +280,7 @@ LISTS: dict[str, type[Any]] = {
     "cannot_start": UnstartableJob,
     "workers": WorkerHost,
     "queues": QueueHealth,
+    "unserved": UnservedQueue,
     "lost_slots": LostSlots,
     "limits": str,
     "calendars": EndingCalendar,
@@ -283,6 +303,21 @@ def _job(*values: Any) -> JobHealth:
         slot = next_slot(fires, zone(job.timezone), job.next_slot_at - timedelta(minutes=1))
         return job._replace(next_slot_at=slot.at if slot else None)
     return job
+
+
+def queue_loads(
+    connection: psycopg.Connection[Any], namespace: str, most: int = MAX_COUNTED
+) -> list[QueueHealth]:
+    """Return the queues of a namespace, counted up to ``most`` runs of each level."""
+    parameters = {"namespaces": [namespace], "most": most}
+    return fetch_grouped(connection, QueueHealth, load("health")["queues"], parameters)[namespace]
+
+
+def unserved_queues(connection: psycopg.Connection[Any], namespace: str) -> list[UnservedQueue]:
+    """Return the queues of jobs that nobody serves."""
+    parameters = {"namespaces": [namespace]}
+    sql = load("health")["unserved"]
+    return fetch_grouped(connection, UnservedQueue, sql, parameters)[namespace]
 
 
 def read(
@@ -319,6 +354,7 @@ def read_all(
         "within": within,
         "jobs": some,
         "limit": MAX_EFFECTS_IN_DOUBT,
+        "most": MAX_COUNTED,
     }
 
     def grouped(kind: Callable[..., Row], name: str) -> defaultdict[str, list[Row]]:
@@ -425,22 +461,36 @@ def able_but_down(entry: UnstartableJob, now: datetime) -> str:
     )
 
 
-def why_no_host(job: str, health: Health) -> list[str]:
-    """Return why no host claims the runs of ``job``; empty if one that ticks can."""
-    return [
+def failed_starts(queue: QueueHealth) -> str:
+    """Return how many starts of workers have failed in a row, and why; "" if none has."""
+    if not queue.failed_starts:
+        return ""
+    starts = "1 start" if queue.failed_starts == 1 else f"{queue.failed_starts} starts"
+    what = f"queue {queue.queue}: {starts} of workers failed in a row"
+    return what + (f": {one_line(queue.error)}" if queue.error else "")
+
+
+def why_no_worker(job: str, queue: str, health: Health) -> list[str]:
+    """Return why no worker claims the runs of ``job``, which are in ``queue``; empty if one can."""
+    lines = [
         cannot_start(entries, health.now)
         for entries in cannot_start_by_reason(health, job)
         if entries[0].is_everywhere
     ]
+    lines += [each.in_words(health.now) for each in health.unserved if each.queue == queue]
+    return lines + [
+        what for each in health.queues if each.queue == queue and (what := failed_starts(each))
+    ]
 
 
-def why_no_host_for(
+def why_not_claimed(
     connection: psycopg.Connection[Any], run: StoredRun, now: datetime
 ) -> list[str]:
-    """Return why no host claims a run that is late to begin; empty for any other run."""
+    """Return why no worker claims a run that is late to begin; empty for any other run."""
     if run.status not in (Status.QUEUED, Status.FAILED) or run.waits or run.run_at > now:
         return []
-    return why_no_host(run.job_type, read(connection, run.namespace, timedelta(hours=1), []))
+    health = read(connection, run.namespace, timedelta(hours=1), [])
+    return why_no_worker(run.job_type, run.queue, health)
 
 
 def pruning(file: HeldFile) -> str:

@@ -71,7 +71,7 @@ def command(
             return _follow(connection, id)
         details = history.run_details(connection, id)
         instant = now(connection)
-        reasons = health.why_no_host_for(connection, details.run, instant) if not output else []
+        reasons = health.why_not_claimed(connection, details.run, instant) if not output else []
     if not output:
         settings.echo(
             Document(f"yamlsched show {id}", in_words(details, instant, full, reasons)),
@@ -89,9 +89,9 @@ def command(
 def in_words(
     details: RunDetails, now: datetime, full: bool, reasons: Sequence[str] = ()
 ) -> Iterator[Part]:
-    """Yield what is shown of a run, and why no host claims it."""
+    """Yield what is shown of a run, and why no worker claims it."""
     pairs = [(name, value) for name, value in facts(details, now) if value]
-    yield Facts([*pairs, *(("no host", line) for line in reasons)])
+    yield Facts([*pairs, *(("no worker", line) for line in reasons)])
     if records := runs.attempts(details):
         yield Entries([attempt(record, full) for record in records])
     if details.effects:

@@ -29,6 +29,7 @@ from yamlsched.ask.runs import namespaces
 from yamlsched.ask.states import HEALTHY_STATES, by_run, held_up_in_words
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import FORMATS, Settings, verb
+from yamlsched.durations import between
 from yamlsched.runs.lifecycle import one_line
 from yamlsched.show import terminal
 from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section, and_more
@@ -202,13 +203,13 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     yield "last tick", last
     due = f"; oldest due {terminal.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
     yield (
-        "queue",
+        "runs",
         f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}",
     )
-    for each in health.queues:
-        yield "", f"{each.queue}: {queue_in_words(each, now)}"
-    for waits in health.limits:
-        yield "", f"a run {waits}"
+    for nth, each in enumerate(health.queues):
+        yield "" if nth else "queues", f"{each.queue}: {queue_in_words(each, now)}"
+    for nth, waits in enumerate(health.limits):
+        yield "" if nth else "limits", f"a run {waits}"
     for nth, held_up in enumerate(by_run(health.held_up)[:MAX_HOSTS_LISTED]):
         yield "" if nth else "held up", held_up_in_words(held_up, now)
     calls = (
@@ -238,16 +239,17 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
 
 def queue_in_words(queue: QueueHealth, now: datetime) -> str:
     """Return how much there is to do in a queue, who does it, and what is wrong with starts."""
-    waits = f" (the oldest since {terminal.ago(queue.oldest_due_at, now)})" if queue.due else ""
+    waits = f" (waiting for {between(queue.oldest_due_at, now)})" if queue.oldest_due_at else ""
     others = (("starting", queue.starting), ("leaving", queue.leaving))
     more = "".join(f", {count} {word}" for word, count in others if count)
     workers = f"{terminal.count(queue.live, 'live worker')}{more}"
-    text = f"{queue.due} due{waits}, {queue.executing} executing, {workers}"
+    text = f"{queue.due} to start{waits}, {queue.executing} executing, {workers}"
     if not queue.failed_starts:
         return text
     starts = terminal.count(queue.failed_starts, "failed start")
-    at = f", next one after {terminal.instant(queue.next_start_at)}" if queue.next_start_at else ""
-    return f"{text}; {starts}{at}: {one_line(queue.error or '')}"
+    is_later = queue.next_start_at is not None and queue.next_start_at > now
+    at = f", next one after {terminal.instant(queue.next_start_at)}" if is_later else ""
+    return f"{text}; {starts}{at}" + (f": {one_line(queue.error)}" if queue.error else "")
 
 
 def files(health: Health) -> Iterator[tuple[str, str]]:

@@ -69,6 +69,8 @@ def command(
     worker, idle_exit = options["worker"], options["idle_exit"]
     if idle_exit is not None and not is_loop and worker is None:
         raise click.UsageError("--idle-exit requires --loop or --worker")
+    if worker is not None and not options["queues"]:
+        raise click.UsageError("--worker requires --queue: the queues that the worker serves")
     if worker is not None and idle_exit is None:
         options["idle_exit"] = WORKER_IDLE_EXIT
     flow = work if worker is None and not is_loop else loop

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -72,6 +73,10 @@ def finds_nothing(words: Sequence[str]) -> bool:
         if "--cron" in options and (permit_folder(file) / CRON_UNSENT).exists():
             return False
         schedule = ScheduleFile.read(file, options.get("--env"), (), namespace)
+        if queues := options.get("--queue"):
+            schedule = replace(
+                schedule, queues=tuple(queues.split(",")) if queues != "none" else ()
+            )
         dsn = make_conninfo(options["--dsn"], connect_timeout=CONNECT_SECONDS)
         with db.connect(dsn, SESSION) as connection:
             # only one poll of a tick writes: how long a place counts is twice the time since the last
@@ -102,4 +107,4 @@ def _is_idle(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     is_usual = snapshot.checksums == checksums and not snapshot.is_hidden
     is_due = snapshot.has_claimable_runs or snapshot.needs_housekeeping
     is_due = is_due or any(snapshot.messages_due or ()) or needs_sync(snapshot, schedule)
-    return is_usual and not is_due
+    return is_usual and not is_due and not schedule.unknown_queues(snapshot.queues)

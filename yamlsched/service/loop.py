@@ -17,7 +17,6 @@ from psycopg import Connection
 from yamlsched import db, log, plugins
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.service.start_commands import QueueStart, StartContext
 from yamlsched.service.starts import StartTask, starts_of
@@ -34,7 +33,13 @@ from yamlsched.service.steps import (
     poll_database,
     sync_if_needed,
 )
-from yamlsched.service.workers import claimable, create_worker, register, run_worker
+from yamlsched.service.workers import (
+    Claimable,
+    claimable,
+    create_worker,
+    register,
+    run_worker,
+)
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import account_for_due_slots
@@ -69,22 +74,20 @@ def loop(
             result.has_findings = True
             return result
         namespace, has_end = str(synced.namespace), options.max_time is not None
-        jobs, scope = claimable(connection, schedule, synced, has_end)
-        jobs = dict(jobs)  # all of them: syncs compare them with those of the file
-        registration = register(connection, namespace, jobs, scope, schedule, options)
+        claims = claimable(connection, schedule, synced, has_end)
+        registration = register(connection, namespace, claims, schedule, options)
         if registration is None:
             return result
         worker = create_worker(
-            connection, dsn, namespace, jobs, scope, schedule, options, True, registration
+            connection, dsn, namespace, claims, schedule, options, True, registration
         )
-        hash, code = (
+        file = FollowedFile(
             schedule.sha256 if synced.is_readable else None,
-            (
-                schedule.real_file,
-                schedule.folders,
-            ),
+            synced.jobs or claims.jobs,
+            frozenset(claims.jobs),
+            schedule.real_file,
+            schedule.folders,
         )
-        file = FollowedFile(hash, synced.jobs or jobs, frozenset(jobs), *code)
         context = StartContext.of(schedule, dsn, namespace)
         start_task = StartTask(context, starts_of(schedule, synced) if syncs else ())
         sync_task = SyncTask(
@@ -123,7 +126,7 @@ class FollowedFile:
 
 @dataclass(frozen=True)
 class SyncUpdate:
-    """What a sync found. ``file`` is None if the worker's jobs stay the same, ``scope`` if it was
+    """What a sync found. ``file`` is None if the worker's jobs stay the same, ``claims`` if it was
     not read.
     """
 
@@ -133,7 +136,7 @@ class SyncUpdate:
     may_claim: bool
     namespace: str | None = None
     file: FollowedFile | None = None
-    scope: ClaimScope | None = None
+    claims: Claimable | None = None
     skipped: set[str] = field(default_factory=set)  # as in WorkResult
     # whose workers to start from now on; None: as before
     starts: tuple[StartContext, tuple[QueueStart, ...]] | None = None
@@ -248,20 +251,22 @@ class SyncTask:
         self.skipped |= update.skipped
         if update.starts is not None and self.start_task is not None:
             self.start_task.follow(*update.starts)
-        if update.file is not None and update.scope is not None:
+        claims = update.claims
+        if claims is not None and worker.registration is not None:
+            worker.registration.cannot_start = claims.cannot_start
+        if update.file is not None and claims is not None:
             self.file = file = update.file
-            claimable = {name: job for name, job in file.jobs.items() if name in file.claimable}
             workload = replace(
                 worker.workload,
-                jobs=claimable,
-                scope=update.scope,
+                jobs=claims.jobs,
+                scope=claims.scope,
                 file=file.file,
                 path=file.folders,
             )
             worker.reload(workload)
-        elif update.scope is not None:
-            revision = update.scope.revision if is_reloaded else worker.workload.scope.revision
-            scope = replace(update.scope, revision=revision)
+        elif claims is not None:
+            revision = claims.scope.revision if is_reloaded else worker.workload.scope.revision
+            scope = replace(claims.scope, revision=revision)
             if scope != worker.workload.scope:
                 worker.workload = replace(worker.workload, scope=scope)
         self._pause(worker)
@@ -282,7 +287,7 @@ class SyncTask:
             snapshot = poll_database(connection, schedule, may_migrate=False)
             read = sync_if_needed if self.syncs else inspect
             result = read(connection, schedule, snapshot)
-            file, scope = self._claimable(connection, schedule, result)
+            file, claims = self._claimable(connection, schedule, result)
         if not result.is_readable:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
         upkeeps, starts = result.may_claim and self.syncs, None
@@ -300,16 +305,16 @@ class SyncTask:
             result.may_claim,
             result.namespace,
             file,
-            scope,
+            claims,
             result.skipped,
             starts,
         )
 
     def _claimable(
         self, connection: Connection[Any], schedule: ScheduleFile, result: SyncResult
-    ) -> tuple[FollowedFile | None, ClaimScope | None]:
+    ) -> tuple[FollowedFile | None, Claimable | None]:
         """Return the file to follow, None if it is the same with the same claimable jobs, and the
-        scope of its jobs.
+        jobs to claim.
 
         A file that cannot be read changes nothing: the worker continues with the last one that
         could be.
@@ -321,10 +326,11 @@ class SyncTask:
         is_same = not is_edited and code == (self.file.file, self.file.folders)
         if is_same and result.jobs is None:
             result.jobs = dict(self.file.jobs)
-        jobs, scope = claimable(connection, schedule, result, self.has_end)
-        if is_same and jobs.keys() == self.file.claimable:
-            return None, scope
-        return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs), *code), scope
+        claims = claimable(connection, schedule, result, self.has_end)
+        if is_same and claims.jobs.keys() == self.file.claimable:
+            return None, claims
+        names = frozenset(claims.jobs)
+        return FollowedFile(schedule.sha256, result.jobs or {}, names, *code), claims
 
     def _sync_without_file(self, connection: Connection[Any], error: str) -> SyncUpdate:
         """Create the runs of due slots although the file cannot be opened; the worker continues

@@ -108,15 +108,16 @@ def start_workers(context: StartContext, starts: Sequence[QueueStart]) -> int:
     """Start the workers that are missing, and wait for their commands; return how many were
     started.
     """
+    count, is_done = 0, False
     with Starter(context, starts) as starter:
-        with db.connect(context.dsn, SESSION) as connection:
-            count = starter.start(connection)
-        while starter.is_busy:
-            time.sleep(POLL_SECONDS)
-            starter.collect()
-        if starter.failures:
+        while not is_done:
             with db.connect(context.dsn, SESSION) as connection:
                 starter.note_failures(connection)
+                count += starter.start(connection)  # after a failure it counts that, and waits
+            while starter.is_busy:
+                time.sleep(POLL_SECONDS)
+                starter.collect()
+            is_done = not starter.failures
     return count
 
 

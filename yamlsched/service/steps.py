@@ -64,7 +64,13 @@ class Target:
     def unreadable_file(self) -> ScheduleFile:
         """Return the file of this place if it cannot be read."""
         path = str(absolute(self.file))
-        return ScheduleFile(b"", path, self.environment or "", namespace_override=self.namespace)
+        return ScheduleFile(
+            b"",
+            path,
+            self.environment or "",
+            namespace_override=self.namespace,
+            queues=self.queues,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

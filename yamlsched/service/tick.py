@@ -18,7 +18,12 @@ from yamlsched.service.steps import (
     poll_database,
     sync_if_needed,
 )
-from yamlsched.service.workers import claimable, create_worker, run_worker
+from yamlsched.service.workers import (
+    claimable,
+    create_worker,
+    report_unknown_queues,
+    run_worker,
+)
 
 
 def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkResult:
@@ -64,17 +69,17 @@ def _tick(
                 return
             namespace = result.namespace = str(synced.namespace)
             is_idle = not snapshot.has_claimable_runs and synced.due is None
-            if not is_idle:
-                jobs, scope = claimable(connection, schedule, synced)
-                result.has_findings |= synced.has_findings
+            if is_idle:
+                report_unknown_queues(schedule, synced)
+            else:
+                claims = claimable(connection, schedule, synced)
                 connection.close()
                 context = StartContext.of(schedule, dsn, namespace)
                 with starting(context, starts_of(schedule, synced)):
                     # also without jobs: it reclaims and sweeps
-                    worker = create_worker(
-                        connection, dsn, namespace, jobs, scope, schedule, options
-                    )
+                    worker = create_worker(connection, dsn, namespace, claims, schedule, options)
                     run_worker(worker, target, result)
+        result.has_findings |= synced.has_findings
         is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
         if (
             is_due

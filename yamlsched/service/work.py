@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from yamlsched import db
 from yamlsched.plugins import WorkerTask
 from yamlsched.service.steps import (
@@ -25,7 +27,7 @@ def work(
     Raises Refused if the file has not been applied to the database.
     """
     result = WorkResult()
-    schedule = target.read_file()
+    schedule = replace(target.read_file(), syncs=False)
     with target.database() as dsn, db.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
         state = inspect(connection, schedule, snapshot)
@@ -33,11 +35,11 @@ def work(
         if not state.may_claim:
             return result
         namespace = str(state.namespace)
-        jobs, scope = claimable(connection, schedule, state)
+        claims = claimable(connection, schedule, state)
         result.has_findings |= state.has_findings
-        registration = register(connection, namespace, jobs, scope, schedule, options)
+        registration = register(connection, namespace, claims, schedule, options)
         worker = create_worker(
-            connection, dsn, namespace, jobs, scope, schedule, options, registration=registration
+            connection, dsn, namespace, claims, schedule, options, registration=registration
         )
         run_worker(worker, target, result, *tasks)
         if has_targets(schedule, snapshot):

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import Connection
 
@@ -41,18 +41,25 @@ DEFAULT_ASYNC_CONCURRENCY = 200
 """Runs of a queue with mode: async that execute at once on a host."""
 
 
+class Claimable(NamedTuple):
+    """The jobs whose runs a host may claim, with their scope, and those that it cannot start."""
+
+    jobs: Mapping[str, Job]
+    scope: ClaimScope
+    cannot_start: Mapping[str, str]  # why, by job
+
+
 def create_worker(
     connection: Connection[Any],
     dsn: str,
     namespace: str,
-    jobs: Mapping[str, Job],
-    scope: ClaimScope,
+    claims: Claimable,
     schedule: ScheduleFile,
     options: WorkOptions,
     is_continuous: bool = False,
     registration: Registration | None = None,
 ) -> Worker:
-    """Return a worker for the due runs of ``jobs``, which are those of ``scope``.
+    """Return a worker for the due runs of the jobs of ``claims``.
 
     A worker claims only jobs that its own file maps to a handler: a row in the database can never
     name code to run. Closes ``connection``: no session must be open when the worker forks.
@@ -65,10 +72,16 @@ def create_worker(
         grace=options.grace,
     )
     workload = Workload(
-        dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path)
+        dsn,
+        namespace,
+        claims.jobs,
+        claims.scope,
+        schedule.real_file,
+        schedule.folders,
+        Path(schedule.path),
     )
     folder = permit_folder(Path(schedule.path))
-    concurrency = options.concurrency or _concurrency(jobs)
+    concurrency = options.concurrency or _concurrency(claims.jobs)
     permits: Permits = ConcurrencyPermits(folder / "processes", concurrency)
     if options.worker:
         permits = OwnPermits(concurrency)
@@ -88,8 +101,7 @@ def create_worker(
 def register(
     connection: Connection[Any],
     namespace: str,
-    jobs: Mapping[str, Job],
-    scope: ClaimScope,
+    claims: Claimable,
     schedule: ScheduleFile,
     options: WorkOptions,
 ) -> Registration | None:
@@ -99,13 +111,15 @@ def register(
         id=options.worker or own_id(),
         host=schedule.host,
         path=schedule.path,
-        revision=scope.revision,
+        revision=claims.scope.revision,
         is_own=options.worker is None,
     )
-    queues = {job.queue for job in jobs.values()}
-    started = {job.queue: job.queue_rules.start for job in jobs.values()}
+    queues = {job.queue for job in claims.jobs.values()}
+    started = {job.queue: job.queue_rules.start for job in claims.jobs.values()}
     most = {queue: start.max_workers for queue, start in started.items() if start}
-    registration = registrations.register(connection, name, queues, schedule.queues or (), most)
+    registration = registrations.register(
+        connection, name, queues, schedule.queues or (), most, claims.cannot_start
+    )
     if isinstance(registration, str):
         log.warning("worker.refused", worker=name.id, why=registration)
         return None
@@ -125,9 +139,9 @@ def claimable(
     schedule: ScheduleFile,
     synced: SyncResult,
     has_end: bool = False,
-) -> tuple[Mapping[str, Job], ClaimScope]:
-    """Return the jobs whose runs this host may claim, and their scope; ``has_end``: for a worker
-    that claims nothing which may take longer than the time that it has left.
+) -> Claimable:
+    """Return the jobs whose runs this host may claim; ``has_end``: for a worker that claims nothing
+    which may take longer than the time that it has left.
     """
     if few := migrations.few_connections(connection):
         raise EnvironmentFailed(
@@ -135,40 +149,45 @@ def claimable(
         )
     namespace = str(synced.namespace)
     jobs = claimable_jobs(connection, schedule, synced)
-    _report_unknown_queues(schedule, synced)
+    report_unknown_queues(schedule, synced)
     jobs = {name: job for name, job in jobs.items() if schedule.serves(job.queue, job.queue_rules)}
-    jobs = startable_jobs(connection, schedule, namespace, jobs)
+    cannot_start = _cannot_start(connection, schedule, namespace, jobs)
+    jobs = {name: job for name, job in jobs.items() if name not in cannot_start}
     code = revision.of_code(str(schedule.real_file), os.environ)
-    return jobs, claiming.scope(connection, namespace, jobs, code, has_end)
+    scope = claiming.scope(connection, namespace, jobs, code, has_end)
+    return Claimable(jobs, scope, cannot_start)
 
 
-def _report_unknown_queues(schedule: ScheduleFile, synced: SyncResult) -> None:
+def report_unknown_queues(schedule: ScheduleFile, synced: SyncResult) -> None:
     """Report queues of --queue that the file does not have. The others are served."""
-    for name in schedule.queues or ():
-        if synced.queues is not None and name not in synced.queues:
-            known = sorted(synced.queues)
-            remedy = did_you_mean(name, known, f"The file has: {', '.join(known)}.")
-            log.error("queue.unknown", queue=name, file=schedule.path, remedy=remedy)
-            synced.has_findings = True
+    if synced.queues is None:
+        return
+    known = sorted(synced.queues)
+    for name in schedule.unknown_queues(known):
+        remedy = did_you_mean(name, known, f"The file has: {', '.join(known)}.")
+        log.error("queue.unknown", queue=name, file=schedule.path, remedy=remedy)
+        synced.has_findings = True
 
 
-def startable_jobs(
+def _cannot_start(
     connection: Connection[Any], schedule: ScheduleFile, namespace: str, jobs: Mapping[str, Job]
-) -> dict[str, Job]:
-    """Return the jobs that this host can start, and store what keeps it from starting the
-    others.
+) -> dict[str, str]:
+    """Return which of the jobs of its queues this host cannot start, and why. A place stores it; a
+    worker that is no place has it in its own row.
     """
     missing = startable.unstartable(jobs, schedule.real_file, schedule.handler_path, os.environ)
-    if added := hosts.store_cannot_start(connection, namespace, schedule, missing):
-        names, reason = names_for_log(added), missing[added[0]]
+    added = list(missing)
+    if schedule.syncs:
+        added = hosts.store_cannot_start(connection, namespace, schedule, jobs, missing)
+    if added:
         log.warning(
             "jobs.not_startable",
             file=schedule.path,
-            jobs=names,
-            reason=reason,
+            jobs=names_for_log(added),
+            reason=missing[added[0]],
             see="yamlsched status",
         )
-    return {name: job for name, job in jobs.items() if name not in missing}
+    return missing
 
 
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:

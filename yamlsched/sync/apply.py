@@ -225,7 +225,15 @@ class FileSync:
         definitions.put_targets(connection, namespace, loaded.notify)
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
-            hosts.use(connection, schedule, namespace, retention, revised.shown, changes.now)
+            hosts.use(
+                connection,
+                schedule,
+                namespace,
+                retention,
+                loaded.queues,
+                revised.shown,
+                changes.now,
+            )
         else:
             hosts.renew(connection, namespace, version)
         if self.result.verdict is Verdict.APPLY or changes.edits:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -97,6 +97,18 @@ class ScheduleFile:
     @cached_property
     def version(self) -> FileVersion:
         return FileVersion(self.sha256, self.environment, __version__, tzdata.IANA_VERSION)
+
+    def serves_now(self) -> list[str]:
+        """Return what is stored of the queues that this sync serves; ``*`` are all that are not
+        dedicated.
+        """
+        if self.by_hand:
+            return []
+        return ["*"] if self.queues is None else list(self.queues)
+
+    def unknown_queues(self, known: Collection[str]) -> list[str]:
+        """Return the queues of --queue that the file does not have."""
+        return [name for name in self.queues or () if name not in known]
 
     def serves(self, name: str, queue: Queue) -> bool:
         """Return whether this host executes the runs of a queue."""

@@ -7,7 +7,7 @@ rows are named tuples: an idle tick would notice the time that it takes to creat
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from yamlsched.sync.in_use import FileInUse, FileVersion, Place, Verdict, decide
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from yamlsched.schedule.job import Queue
 
 MAX_STORED_ERRORS = 20
 """Errors of a refused file that are stored."""
@@ -46,6 +47,7 @@ class Snapshot(NamedTuple):
     in_use_host: str | None
     in_use_path: str | None
     in_use_since: datetime | None
+    queues: list[str]  # of the file in use
     was_in_use: bool
     had_file: bool
     has_file_since: datetime
@@ -110,6 +112,7 @@ def poll(
         "namespace": namespace or schedule.namespace_override,
         "is_valid": is_valid,
         "writes": writes and schedule.syncs,
+        "queues": schedule.serves_now(),
         "errors": [error[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]] or None,
         "now": now,
     }
@@ -133,7 +136,8 @@ def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
     """Return the result for a file that is in use and needs no reading, None for any other."""
     if snapshot.has_lost_limits or snapshot.verdict(schedule) is not Verdict.CURRENT:
         return None
-    return SyncResult(snapshot.namespace, Verdict.CURRENT)
+    queues = frozenset(snapshot.queues)
+    return SyncResult(snapshot.namespace, Verdict.CURRENT, queues=queues)
 
 
 def needs_sync(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
@@ -181,6 +185,7 @@ def use(
     schedule: ScheduleFile,
     namespace: str,
     retention: dict[str, str],
+    queues: Mapping[str, Queue],
     commit: str | None,
     now: datetime,
 ) -> None:
@@ -189,10 +194,17 @@ def use(
         **place_parameters(connection, schedule),
         "namespace": namespace,
         "retention": Jsonb(retention),
+        "queues": Jsonb({name: _served_by(queue) for name, queue in queues.items()}),
         "commit": commit,
         "now": now,
     }
     connection.execute(load("hosts")["use"], parameters)
+
+
+def _served_by(queue: Queue) -> str:
+    if queue.start is not None:
+        return "started"
+    return "dedicated" if queue.dedicated else "open"
 
 
 def renew(connection: Connection[Any], namespace: str, version: FileVersion) -> None:
@@ -225,12 +237,14 @@ def store_cannot_start(
     connection: Connection[Any],
     namespace: str,
     schedule: ScheduleFile,
+    jobs: Collection[str],
     reasons: Mapping[str, str],
     now: datetime | None = None,
 ) -> list[str]:
-    """Store the jobs that this place cannot start, and why; return those that are new."""
+    """Store which of ``jobs`` this place cannot start, and why; return those that are new."""
     parameters = {
         **place_parameters(connection, schedule),
+        "jobs": list(jobs),
         "names": list(reasons),
         "reasons": list(reasons.values()),
         "namespace": namespace,

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from yamlsched import log
 from yamlsched.db.connection import reason
@@ -58,6 +59,7 @@ class Registration:
     reported_at: dict[str, datetime] = field(default_factory=dict)
     runs: Counter[str] = field(default_factory=Counter)  # that were started, by queue
     named: frozenset[str] = frozenset()  # by --queue: served also without jobs
+    cannot_start: Mapping[str, str] = field(default_factory=dict)  # jobs of its queues, and why
     _is_leaving: bool = False
     _next_at: float = 0.0
 
@@ -130,6 +132,7 @@ class Registration:
             "runs": [self.runs[queue] for queue in queues],
             "is_leaving": is_leaving,
             "has_ended": has_ended,
+            "cannot_start": Jsonb(self.cannot_start),
             "now": None,
         }
         cursor = await connection.execute(load("workers")["beat"], parameters)
@@ -140,6 +143,7 @@ class Registration:
             **asdict(self.name),
             "queues": queues,
             "takes_over": self.name.is_own,
+            "cannot_start": Jsonb(self.cannot_start),
             "now": None,
         }
 
@@ -150,13 +154,16 @@ def register(
     queues: Collection[str],
     named: Collection[str],
     max_workers: Mapping[str, int],
+    cannot_start: Mapping[str, str],
 ) -> Registration | str:
     """Write the rows of a worker that starts, or return why it has to leave.
 
     ``queues`` are those of its jobs, ``named`` those of --queue. ``max_workers`` are those of
-    queues whose workers are started. Raises Refused if the id was requested for something else.
+    queues whose workers are started, and ``cannot_start`` the jobs that it cannot start. Raises
+    Refused if the id was requested for something else.
     """
-    registration, wanted = Registration(name, named=frozenset(named)), sorted({*queues, *named})
+    registration = Registration(name, named=frozenset(named), cannot_start=cannot_start)
+    wanted = sorted({*queues, *named})
     with connection.transaction() as transaction:
         if not name.is_own and (why := _refusal(connection, registration, wanted, max_workers)):
             return why

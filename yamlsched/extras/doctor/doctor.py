@@ -13,7 +13,7 @@ import tzdata  # type: ignore[import-untyped]
 
 from yamlsched import db
 from yamlsched.act.prune import ArchiveFailed, probe
-from yamlsched.ask import health, history
+from yamlsched.ask import attention, health, history
 from yamlsched.ask.attention import Thresholds, unwritten
 from yamlsched.cli._settings import Settings
 from yamlsched.db import migrations
@@ -143,6 +143,8 @@ def database(settings: Settings, is_valid: bool, loaded: Loaded | None) -> Itera
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, settings.env or "")
             yield from pruning(now)
             yield from cannot_start(now)
+            for problem in (*attention.unserved(now, Thresholds()), *attention.starts(now)):
+                yield Check("queues", "warn", problem.what, problem.remedy)
             for problem in unwritten(now):
                 yield fail("slots", problem.what, problem.remedy)
     except EnvironmentFailed as error:

@@ -18,7 +18,7 @@ import psycopg
 
 from yamlsched.ask import failures, health
 from yamlsched.ask.failures import FailedAttempts
-from yamlsched.ask.health import Health, QueueHealth, WorkerHost, drift, in_use
+from yamlsched.ask.health import Health, QueueHealth, WorkerHost, drift, in_use, queue_loads
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import LOST_WORKER
@@ -100,6 +100,7 @@ rest is other.
 """
 MAX_FAILED_OF_JOB = 1_000
 """Failed runs of a job whose attempts are counted."""
+MAX_COUNTED = 10_000  # runs of each level of a queue
 MAX_LABEL_CHARS = 200
 HOUR = timedelta(hours=1)
 LOST_WORKER_TYPE = LOST_WORKER["lost_type"]
@@ -210,8 +211,7 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
         *metric("repaired_runs", [(labels.of_namespace, runs) for runs in repaired]),
     ]
     lines += workers(namespace, now.workers)
-    loads = fetch(connection, QueueHealth, load("metrics")["queues"], {"namespace": namespace})
-    lines += queues(namespace, loads, now.now)
+    lines += queues(namespace, queue_loads(connection, namespace, MAX_COUNTED), now.now)
     lines += recent_runs(ended, labels)
     lines += failed_attempts(failed, labels)
     return "\n".join([*lines, ""])

@@ -108,6 +108,7 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     },
     "/workers": lambda view: {
         "queues": [queue._asdict() for queue in view.queues],
+        "unserved": view.unserved,
         "workers": [{**vars(worker), "state": word} for worker, word in view.workers],
     },
     "/actions": lambda view: {

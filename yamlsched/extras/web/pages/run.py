@@ -48,7 +48,7 @@ class RunView:
     error: str
     next_step: str
     in_doubt: Sequence[str]
-    why_no_host: Sequence[str]  # why no host claims it
+    why_not_claimed: Sequence[str]
     target: str
     payload: Cut | None
     result: Cut | None
@@ -126,7 +126,7 @@ def show(visit: Visit) -> RunView:
             else history.next_step(run, in_doubt, visit.now)
         ),
         in_doubt=in_doubt,
-        why_no_host=health.why_no_host_for(visit.connection, run, visit.now),
+        why_not_claimed=health.why_not_claimed(visit.connection, run, visit.now),
         target=run.handler or shlex.join(run.command),
         payload=pretty(run.payload) if run.payload else None,
         result=pretty(run.result) if run.result is not None else None,

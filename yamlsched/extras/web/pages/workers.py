@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from yamlsched.ask.health import QueueHealth
+from yamlsched.ask.health import QueueHealth, queue_loads, unserved_queues
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
 
@@ -57,6 +57,7 @@ class Workers:
     """The page. ``workers`` are the latest of all queues, those that are there first."""
 
     queues: Sequence[QueueHealth]
+    unserved: Sequence[str]
     workers: Sequence[tuple[Worker, str]]
     has_more: bool
     signs = STATES
@@ -64,10 +65,13 @@ class Workers:
 
 def show(visit: Visit) -> Workers:
     parameters = {"namespace": visit.namespace, "limit": MAX_WORKERS + 1}
-    statements = load("workers")
-    rows = fetch(visit.connection, Worker, statements["latest"], parameters)
+    rows = fetch(visit.connection, Worker, load("workers")["latest"], parameters)
     return Workers(
-        queues=fetch(visit.connection, QueueHealth, statements["loads"], parameters),
+        queues=queue_loads(visit.connection, visit.namespace),
+        unserved=[
+            queue.in_words(visit.now)
+            for queue in unserved_queues(visit.connection, visit.namespace)
+        ],
         workers=[(row, row.state(visit.now)) for row in rows[:MAX_WORKERS]],
         has_more=len(rows) > MAX_WORKERS,
     )
