@@ -260,6 +260,8 @@ def test_the_views_count_as_failing_what_the_function_says(db: Db) -> None:
     for status in ("failed", "running", "queued"):
         for most in range(1, 7):
             for attempts in range(1, most + 1):
+                if attempts == most and status != "running":
+                    continue  # what waits has an attempt left
                 for prior in range(attempts):
                     given = {"attempts": attempts, "prior_attempts": prior, "max_attempts": most}
                     a_run(db, job, status, failed_at="(now())", **given)
