@@ -183,6 +183,10 @@ EQUIVALENT = {
     "schema.sql release: r.id = any": "gates are offered that got no room",
     "schema.sql release: (e.d).is_followed": "a gate is offered at which nobody waits",
     "schema.sql release: (e.r).status = 'cancelled'": "the permits of the others have named their gates",
+    **{
+        f"leave_gates: {part}": "gates at which every run stands are marked, and the marks go at once"
+        for part in ("yamlsched.waits_elsewhere", "w.definition_id", "w.finished_at", "g.name in")
+    },
     "continue_edits: g.is_edited": "gates are asked at which every run stands",
     "continue_edits: g.namespace = of_namespace\n": "gates of others are locked for a moment",
     "continue_edits: w.blocked_on = any": "what waits elsewhere is freed at other gates, too",
