@@ -136,17 +136,14 @@ from unnest(%(definition_id)s::bigint[], %(before)s::timestamptz[], %(last_slot_
 where d.id = m.id and d.last_slot_at is not distinct from m.before;
 
 -- name: note_failures
--- Store why the slots of jobs could not be written: see job_definitions.slots_error.
+-- Store why the slots of jobs could not be written, and that those of the others could: see
+-- job_definitions.slots_error.
 update yamlsched.job_definitions d
-set slots_error = f.error
-from unnest(%(names)s::text[], %(errors)s::text[]) as f (name, error)
-where d.namespace = %(namespace)s and d.job_type = f.name and d.slots_error is distinct
-from f.error;
-
--- name: clear_failures
--- The slots of all other jobs could be written.
-update yamlsched.job_definitions d
-set slots_error = null
-where d.namespace = %(namespace)s and d.slots_error is not null
-  and d.job_type <> all (%(names)s::text[])
-  and coalesce(d.next_slot_at > %(now)s, true);
+set slots_error = j.error
+from (select n.id, f.error
+      from yamlsched.job_definitions n
+      left join unnest(%(names)s::text[], %(errors)s::text[]) as f (name, error)
+        on f.name = n.job_type
+      where n.namespace = %(namespace)s and n.slots_error is distinct from f.error
+        and (f.name is not null or coalesce(n.next_slot_at > %(now)s, true))) j
+where d.id = j.id;

@@ -425,9 +425,7 @@ def note_failures(
         connection.transaction(),
     ):  # they are logged, and the next sync tries again
         at = start_batch(connection, now, STEPS[-1].lock_timeout_seconds)
-        connection.execute(load("slots")["clear_failures"], {**parameters, "now": at})
-        if failed:
-            connection.execute(load("slots")["note_failures"], parameters)
+        connection.execute(load("slots")["note_failures"], {**parameters, "now": at})
 
 
 def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:
