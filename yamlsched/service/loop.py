@@ -26,7 +26,6 @@ from yamlsched.service.steps import (
     WorkOptions,
     WorkResult,
     failure,
-    has_targets,
     housekeep,
     inspect,
     notify,
@@ -296,8 +295,8 @@ class SyncTask:
             starts = (context, starts_of(schedule, result))
         if upkeeps and not housekeep(self.dsn, str(result.namespace), snapshot, schedule):
             result.has_findings = True
-        if upkeeps and has_targets(schedule, snapshot):
-            result.add_findings(*notify(self.dsn, schedule, result, sends=False))
+        if upkeeps:
+            result.add_findings(*notify(self.dsn, schedule, snapshot, result, sends=False))
         return SyncUpdate(
             snapshot.now,
             result.messages,
@@ -328,7 +327,7 @@ class SyncTask:
             result.jobs = dict(self.file.jobs)
         claims = claimable(connection, schedule, result, self.has_end)
         if is_same and claims.jobs.keys() == self.file.claimable:
-            return None, claims
+            return None, claims._replace(jobs={})  # the worker has them
         names = frozenset(claims.jobs)
         return FollowedFile(schedule.sha256, result.jobs or {}, names, *code), claims
 

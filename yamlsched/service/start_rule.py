@@ -7,7 +7,7 @@ start that is on its way counts like a worker, and no tick starts it again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from yamlsched import durations
@@ -170,12 +170,7 @@ def _next_state(
         )
     if any(_has_recovered(worker, state) for worker in workers):
         return StartState(decided_at=now)
-    return StartState(
-        failed_starts=state.failed_starts,
-        failed_at=state.failed_at,
-        next_start_at=state.next_start_at,
-        decided_at=now,
-    )
+    return replace(state, decided_at=now)
 
 
 def _has_recovered(worker: WorkerRow, state: StartState) -> bool:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import sync
 from yamlsched.sync.hosts import Snapshot, current, namespace_of_refused, needs_sync, poll
 from yamlsched.sync.in_use import Verdict
+from yamlsched.worker.attempt import WorkerLimits
 
 MAX_HOUSEKEEPING_SECONDS = 5.0
 HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
@@ -74,18 +74,14 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkOptions:
-    """Limits of one worker. None: the default concurrency, else no limit.
+class WorkOptions(WorkerLimits):
+    """What one worker may do. None: the default concurrency, else no limit.
 
     A ``worker`` with an id was started for its queues by somebody: it shares no concurrency limit
     with its host, and does not sync.
     """
 
     concurrency: int | None = None
-    max_runs: int | None = None
-    max_time: timedelta | None = None
-    grace: timedelta = timedelta(seconds=30)
-    idle_exit: timedelta | None = None
     worker: str | None = None
 
 
@@ -181,13 +177,17 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
     return True
 
 
-def notify(dsn: str, schedule: ScheduleFile, synced: SyncResult, sends: bool = True) -> list[str]:
+def notify(
+    dsn: str, schedule: ScheduleFile, snapshot: Snapshot, synced: SyncResult, sends: bool = True
+) -> list[str]:
     """Bring up to date what is to be sent to targets of notifications, and send it where this host
-    can.
+    can; nothing if neither the file nor the database has targets.
 
     Where to send, and what, is what this host's file says. Return messages about targets that were
     not stored as such.
     """
+    if snapshot.messages_due is None and b"notify" not in schedule.data:
+        return []
     namespace, messages = str(synced.namespace), list[str]()
     targets = file_targets(schedule, synced)
     try:
@@ -197,15 +197,12 @@ def notify(dsn: str, schedule: ScheduleFile, synced: SyncResult, sends: bool = T
     except (psycopg.Error, YamlschedError) as error:
         log.warning("notify.failed", error=failure(error))
         return messages
-    variables = own_variables(targets)
+    variables = {
+        name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)
+    }
     if sends and not variables.keys().isdisjoint(due):
         plugins.answers("messages_due", dsn=dsn, namespace=namespace, variables=variables)
     return messages
-
-
-def has_targets(schedule: ScheduleFile, snapshot: Snapshot) -> bool:
-    """Return whether there may be targets of notifications, in the file or in the database."""
-    return snapshot.messages_due is not None or b"notify" in schedule.data
 
 
 def file_targets(schedule: ScheduleFile, synced: SyncResult) -> Mapping[str, NotifyTarget]:
@@ -236,13 +233,6 @@ def restore_targets(
         f"the stored targets of notifications differed from {schedule.path} and are restored:"
         f" {', '.join(names)}"
     ]
-
-
-def own_variables(targets: Mapping[str, NotifyTarget]) -> dict[str, str]:
-    """Return the variables of targets that this host has, by the names of the targets."""
-    return {
-        name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)
-    }
 
 
 def failure(error: Exception) -> str:

@@ -11,7 +11,6 @@ from yamlsched.service.steps import (
     Target,
     WorkOptions,
     WorkResult,
-    has_targets,
     housekeep,
     note_unreadable,
     notify,
@@ -81,11 +80,7 @@ def _tick(
                     run_worker(worker, target, result)
         result.has_findings |= synced.has_findings
         is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
-        if (
-            is_due
-            and has_targets(schedule, snapshot)
-            and (messages := notify(dsn, schedule, synced))
-        ):
+        if is_due and (messages := notify(dsn, schedule, snapshot, synced)):
             on_messages(messages)
             result.has_findings = True
         result.has_findings |= not housekeep(dsn, namespace, snapshot, schedule)

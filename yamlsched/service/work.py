@@ -11,7 +11,6 @@ from yamlsched.service.steps import (
     Target,
     WorkOptions,
     WorkResult,
-    has_targets,
     inspect,
     notify,
     poll_database,
@@ -42,8 +41,7 @@ def work(
             connection, dsn, namespace, claims, schedule, options, registration=registration
         )
         run_worker(worker, target, result, *tasks)
-        if has_targets(schedule, snapshot):
-            messages = notify(dsn, schedule, state)
+        if messages := notify(dsn, schedule, snapshot, state):
             on_messages(messages)
-            result.has_findings |= bool(messages)
+            result.has_findings = True
     return result

@@ -24,7 +24,7 @@ from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
 from yamlsched.worker import forking, startable
 from yamlsched.worker import registration as registrations
-from yamlsched.worker.attempt import WorkerLimits, Workload
+from yamlsched.worker.attempt import Workload
 from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import (
@@ -65,12 +65,6 @@ def create_worker(
     name code to run. Closes ``connection``: no session must be open when the worker forks.
     """
     connection.close()
-    limits = WorkerLimits(
-        max_time=options.max_time,
-        max_runs=options.max_runs,
-        idle_exit=options.idle_exit,
-        grace=options.grace,
-    )
     workload = Workload(
         dsn,
         namespace,
@@ -95,7 +89,7 @@ def create_worker(
             workload, OwnPermits(limit) if options.worker else shared, events, is_async=True
         )
 
-    return Worker(workload, executor, events, limits, is_continuous, create_executor, registration)
+    return Worker(workload, executor, events, options, is_continuous, create_executor, registration)
 
 
 def register(
