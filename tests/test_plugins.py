@@ -15,7 +15,7 @@ import pytest
 
 from support import guides
 from support.command_line import Cli, command_line
-from yamlsched import plugins
+from yamlsched import plugin_manager
 from yamlsched.cli import cli as root
 from yamlsched.entry_points import may_have_plugins
 
@@ -52,7 +52,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     modules = []
 
     def forget() -> None:
-        for cached in (plugins.own, plugins.installed):
+        for cached in (plugin_manager.own, plugin_manager.installed):
             cached.cache_clear()
         vars(root).pop("installed", None)
 
@@ -153,7 +153,7 @@ def test_a_comment_suppresses_a_finding_and_is_not_reported_without_the_plugin(
     without = cli("validate")
 
     install(CHECK)
-    plugins.installed.cache_clear()
+    plugin_manager.installed.cache_clear()
     with_plugin = cli("validate", "--strict")
 
     assert (without.code, without.out) == (with_plugin.code, with_plugin.out)

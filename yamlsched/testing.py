@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from yamlsched import db, jsonb, plugins
+from yamlsched import db, jsonb, plugin_manager
 from yamlsched.db.query import load as load_sql
 from yamlsched.errors import Refused
 from yamlsched.handler import programs
@@ -74,7 +74,7 @@ def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
         held = contextlib.ExitStack()
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="yamlsched-test-"))
         (file := Path(folder, "schedules.yaml")).touch()
-        dsn = held.enter_context(plugins.database(file, is_requested=False))
+        dsn = held.enter_context(plugin_manager.database(file, is_requested=False))
         atexit.register(held.close)
     os.environ[variable] = dsn
     return dsn

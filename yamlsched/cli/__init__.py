@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from yamlsched import __version__, plugins
+from yamlsched import __version__, plugin_manager
 from yamlsched import (
     log as event_log,
 )  # `log` is a verb: its module becomes an attribute of this package
@@ -30,7 +30,7 @@ from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
 from yamlsched.show.terminal import printable
 
 if TYPE_CHECKING:
-    from yamlsched.plugins import PluginVerb
+    from yamlsched.plugin_manager import PluginVerb
 
 __all__ = ["Settings", "Verb", "Verbs", "cli", "main"]
 OK, FINDINGS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -112,12 +112,12 @@ class Verbs(VerbGroup):
 
     @cached_property
     def _own(self) -> dict[str, PluginVerb]:
-        return plugins.own_verbs()
+        return plugin_manager.own_verbs()
 
     @cached_property
     def installed(self) -> dict[str, PluginVerb]:
         """The commands of installed plugins, by name."""
-        return plugins.installed_verbs([*self._modules, *self._own])
+        return plugin_manager.installed_verbs([*self._modules, *self._own])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)

@@ -154,6 +154,25 @@ filter_options = combine(
 """The options that ``build_filter`` gets."""
 
 
+def page_options(default: int) -> Option:
+    """Return the options of a verb that lists the newest first, in pages."""
+    return combine(
+        click.option(
+            "--limit",
+            type=click.IntRange(1, 10_000),
+            default=default,
+            show_default=True,
+            help="How many are listed.",
+        ),
+        click.option(
+            "--before",
+            type=click.IntRange(1, 2**63 - 1),
+            metavar="ID",
+            help="The next page: those before the one with this id.",
+        ),
+    )
+
+
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **options: Any) -> Filter:
     """Return the filter that ``options`` describe; print how times without an offset were read."""
     for option in ("since", "until"):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import psycopg
 
-from yamlsched import db, plugins
+from yamlsched import db, plugin_manager
 from yamlsched.ask import history
 from yamlsched.show import document, html, markdown, terminal
 from yamlsched.show.document import Document
@@ -57,7 +57,7 @@ class Settings:
         if self.dsn and self.dsn != "embedded":
             yield self.dsn
             return
-        with plugins.database(self.file, self.dsn == "embedded") as dsn:
+        with plugin_manager.database(self.file, self.dsn == "embedded") as dsn:
             yield dsn
 
     @property

@@ -106,21 +106,21 @@ def _line(state: NamespaceHealth) -> tuple[str, ...]:
 
 
 HEADINGS = ("runs", "job", "now", "attempts", "first", "last", "example", "error")
-CSV_COLUMNS = (
-    *(
-        "job_type",
-        "error_type",
-        "is_call",
-        "runs",
-        "dead",
-        "failing",
-        "recovered",
-        "attempts",
-        "first_at",
-        "last_at",
-    ),
-    *("example_id", "example_key", "example_error"),
-)
+CSV_COLUMNS = [
+    "job_type",
+    "error_type",
+    "is_call",
+    "runs",
+    "dead",
+    "failing",
+    "recovered",
+    "attempts",
+    "first_at",
+    "last_at",
+    "example_id",
+    "example_key",
+    "example_error",
+]
 
 
 def section(

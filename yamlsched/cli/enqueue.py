@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ class Payload(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{source}{error}", param, ctx)
 
 
+payload_option = partial(click.option, type=Payload(), metavar="JSON|@FILE|-")
+
+
 class Enqueue(Verb):
     """The verb, which says where a payload belongs that stands behind the job."""
 
@@ -64,11 +68,9 @@ class Enqueue(Verb):
     "Create a run of JOB. If --key already has a run, show that run and create none.", cls=Enqueue
 )
 @click.argument("job", shell_complete=_filters.jobs)
-@click.option(
+@payload_option(
     "--payload",
     "arguments",
-    type=Payload(),
-    metavar="JSON|@FILE|-",
     help="Keyword arguments of the handler.",
 )
 @click.option(

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 import click
 
-from yamlsched import durations, plugins
+from yamlsched import durations, plugin_manager
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, verb
-from yamlsched.cli.enqueue import Payload
+from yamlsched.cli.enqueue import payload_option
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import NoDatabase, Refused
 from yamlsched.handler import programs
@@ -38,28 +38,18 @@ from yamlsched.text import did_you_mean
     uses="file dsn env",
 )
 @click.argument("job", shell_complete=_filters.jobs)
-@click.option(
+@payload_option(
     "--payload",
-    type=Payload(),
-    metavar="JSON|@FILE|-",
     help="Keyword arguments that override those of schedules.yaml.",
 )
-@click.option(
+@payload_option(
     "--upstream",
-    type=Payload(),
-    metavar="JSON|@FILE|-",
     help=(
         'What the jobs that it follows have returned, by name: {"extract": {"rows": 7}}; null for'
         " those not named."
     ),
 )
-@click.option(
-    "--path",
-    "paths",
-    multiple=True,
-    metavar="DIR",
-    help="A folder to import handlers from; may be repeated.",
-)
+@_filters.path_option
 def command(
     settings: Settings,
     /,
@@ -187,7 +177,7 @@ def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
 
 def _note_start(run: FakeRun, dsn: str) -> Callable[[AttemptEnd | None], None] | None:
     """Tell plugins of the call, as a worker does of an attempt."""
-    return plugins.start(
+    return plugin_manager.start(
         "handler_started",
         run=claimed(run),
         namespace=run.backend.namespace,
@@ -198,7 +188,7 @@ def _note_start(run: FakeRun, dsn: str) -> Callable[[AttemptEnd | None], None] |
 def _note_end(on_end: Callable[[AttemptEnd | None], None] | None, end: AttemptEnd | None) -> None:
     if on_end is not None:
         on_end(end)
-        plugins.answers("process_exiting")
+        plugin_manager.answers("process_exiting")
 
 
 def _exit(number: int, frame: object) -> NoReturn:

@@ -38,15 +38,7 @@ With JOB, only the edits that changed that job, and how.
         " one), or 7d (the last 7 days)."
     ),
 )
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Edits per page."
-)
-@click.option(
-    "--before",
-    type=click.IntRange(1, 2**63 - 1),
-    metavar="ID",
-    help="The next page: edits before the one with this id.",
-)
+@_filters.page_options(20)
 @click.option("-p", "--patch", is_flag=True, help="Show how each job was changed, as diff does.")
 @click.option("--oneline", is_flag=True, help="Show one line for each edit.")
 def command(

@@ -97,16 +97,10 @@ def document(report: Report) -> dict[str, Any]:
         else None
     )
     return {
-        "namespace": report.namespace,
-        "now": report.now,
-        "since": report.since,
-        "until": report.until,
+        **{name: getattr(report, name) for name in ("namespace", "now", "since", "until")},
         "timezone": report.timezone,
         "healthy": not report.problems,
-        "problems": report.problems,
-        "jobs": report.jobs,
-        "ran": report.ran,
-        "queue": report.queue,
+        **{name: getattr(report, name) for name in ("problems", "jobs", "ran", "queue")},
         "held_up": [held_up._asdict() for held_up in report.held_up],
         "failures": groups[:MAX_LISTED],
         "more_failures": len(groups[MAX_LISTED:]),
@@ -116,9 +110,7 @@ def document(report: Report) -> dict[str, Any]:
         "skipped": report.skipped,
         "started_late": [job for job in report.late if job.kind == "started"],
         "finished_late": [job for job in report.late if job.kind == "finished"],
-        "in_doubt": report.in_doubt,
-        "longest": report.longest,
-        "largest": report.largest,
+        **{name: getattr(report, name) for name in ("in_doubt", "longest", "largest")},
         "edits": [{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in report.edits],
         "next_slot": next_slot,
     }

@@ -12,7 +12,7 @@ from yamlsched.ask import runs
 from yamlsched.ask.history import is_own_file
 from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, verb
-from yamlsched.cli.enqueue import Payload
+from yamlsched.cli.enqueue import payload_option
 from yamlsched.errors import Refused
 
 HELP = """Retry dead and cancelled runs; make waiting runs due now.
@@ -29,10 +29,8 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 @_bulk.run_options
 @click.option("--dead", is_flag=True, help="Short for --status dead.")
 @click.option("--force", is_flag=True, help="Also retry runs that succeeded.")
-@click.option(
+@payload_option(
     "--payload",
-    type=Payload(),
-    metavar="JSON|@FILE|-",
     help="Keyword arguments that replace those of one RUN; they are merged over the job's payload.",
 )
 @_filters.path_option

@@ -18,19 +18,23 @@ from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
 from yamlsched.show.document import Document
 
-CSV_COLUMNS = (
-    *("id", "job_type", "key", "status", "priority", "attempts", "max_attempts"),
-    *(
-        "scheduled_for",
-        "run_at",
-        "started_at",
-        "finished_at",
-        "created_at",
-        "worker",
-        "last_error",
-        "error_type",
-    ),
-)
+CSV_COLUMNS = [
+    "id",
+    "job_type",
+    "key",
+    "status",
+    "priority",
+    "attempts",
+    "max_attempts",
+    "scheduled_for",
+    "run_at",
+    "started_at",
+    "finished_at",
+    "created_at",
+    "worker",
+    "last_error",
+    "error_type",
+]
 GROUPED_STATUSES = ("dead", "failed")
 HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "NOTE")
 MAX_PROGRESS_CHARS = 60
@@ -42,15 +46,7 @@ MAX_PROGRESS_CHARS = 60
 @click.option(
     "--worker", metavar="HOST[:PID]", help="Runs that this worker holds, or was the last to hold."
 )
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Runs per page."
-)
-@click.option(
-    "--before",
-    type=click.IntRange(1, 2**63 - 1),
-    metavar="ID",
-    help="The next page: runs older than this id.",
-)
+@_filters.page_options(50)
 @click.option(
     "--group-by",
     type=click.Choice(["error_type"]),

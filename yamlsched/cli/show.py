@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -117,25 +118,22 @@ def _follow(connection: Connection[Any], id: int) -> int:
     """Print what the attempts of a run print, as far as it is in the database, until the run has
     ended.
     """
-    seen: dict[tuple[int, str], int] = {}  # bytes of each attempt that were printed, or left out
+    seen = Counter[tuple[int, str]]()  # bytes of each attempt that were printed, or left out
     was_running = True
     while True:
         details = history.run_details(connection, id, all_texts=False)
         for kept in details.outputs:
             if kept.attempt in (details.texts or ()):
                 content, key = kept.output.encode(), (kept.attempt, kept.worker)
-                before, total = seen.get(key, 0), kept.omitted_bytes + len(content)
-                if total - before > len(content):
-                    left_out = terminal.show_bytes(total - before - len(content))
+                new = kept.omitted_bytes + len(content) - seen[key]
+                if new > len(content):
+                    left_out = terminal.show_bytes(new - len(content))
                     click.echo(
                         f"attempt {kept.attempt}: {left_out} before this were not kept", err=True
                     )
-                if total > before:
-                    new = content[max(0, len(content) - (total - before)) :].decode(
-                        "utf-8", "ignore"
-                    )
-                    click.echo(printed(new))
-                    seen[key] = total
+                if new > 0:
+                    click.echo(printed(content[-new:].decode("utf-8", "ignore")))
+                    seen[key] += new
         if details.run.finished_at is not None and not was_running:
             break
         # what it printed last may be written a moment after its end

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any, Literal, NamedTuple
 
-from yamlsched import plugins
+from yamlsched import plugin_manager
 from yamlsched.db.dsn import OWN_VARIABLES
 from yamlsched.durations import show
 from yamlsched.jsonb import stored_bytes
@@ -94,7 +94,7 @@ def _trace(run: ClaimedRun) -> dict[str, str]:
     """Return the variables that name the trace of a program: that of the current span, else that of
     the run.
     """
-    parent, _, state = (plugins.trace_context() or run.trace_context or "").partition(" ")
+    parent, _, state = (plugin_manager.trace_context() or run.trace_context or "").partition(" ")
     variables = {"TRACEPARENT": parent, "TRACESTATE": state}
     return {name: value for name, value in variables.items() if value}
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_a
 import psycopg
 from psycopg.rows import tuple_row
 
-from yamlsched import durations, plugins
+from yamlsched import durations, plugin_manager
 from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsonb import encode, encode_flat, problems, string_problem
@@ -355,12 +355,12 @@ def enqueuing(
     job: str, count: int, namespace: str | None = None, key: str | None = None
 ) -> Iterator[Enqueuing]:
     """Tell plugins of an enqueue, before and after."""
-    end = plugins.start("run_enqueued", job=job, count=count, namespace=namespace, key=key)
+    end = plugin_manager.start("run_enqueued", job=job, count=count, namespace=namespace, key=key)
     if end is None:
         yield Enqueuing(None)
         return
     keeps = os.environ.get(PROPAGATE) == "1"
-    sending = Enqueuing(plugins.trace_context() if keeps else None)
+    sending = Enqueuing(plugin_manager.trace_context() if keeps else None)
     try:
         yield sending
     except BaseException as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from yamlsched import __version__, plugins
+from yamlsched import __version__, plugin_manager
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import FileFinding
 from yamlsched.schedule import commands, handlers, paths
@@ -106,7 +106,7 @@ def find_by_plugins(loaded: Loaded) -> list[Diagnostic]:
     """Return what plugins find in a valid file. The jobs of one with errors are not complete."""
     if loaded.has_errors:
         return []
-    return [_diagnostic(loaded, finding) for finding in plugins.check_file(loaded)]
+    return [_diagnostic(loaded, finding) for finding in plugin_manager.check_file(loaded)]
 
 
 def _diagnostic(loaded: Loaded, finding: FileFinding) -> Diagnostic:

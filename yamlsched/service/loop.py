@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from yamlsched import db, log, plugins
+from yamlsched import db, log, plugin_manager
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.schedule.job import Job
@@ -217,7 +217,7 @@ class SyncTask:
         if not self.syncs:
             return
         dead_count = worker.report.dead_count
-        report = plugins.start(
+        report = plugin_manager.start(
             "tick_ended",
             environment=self.target.environment,
             namespace=self.namespace,

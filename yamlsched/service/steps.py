@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from yamlsched import db, log, plugins
+from yamlsched import db, log, plugin_manager
 from yamlsched.act import notes, prune
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
@@ -201,7 +201,7 @@ def notify(
         name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)
     }
     if sends and not variables.keys().isdisjoint(due):
-        plugins.answers("messages_due", dsn=dsn, namespace=namespace, variables=variables)
+        plugin_manager.answers("messages_due", dsn=dsn, namespace=namespace, variables=variables)
     return messages
 
 

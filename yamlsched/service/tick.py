@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yamlsched import db, plugins
+from yamlsched import db, plugin_manager
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.service.start_commands import StartContext
 from yamlsched.service.starts import starting, starts_of
@@ -38,7 +38,7 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
         _tick(target, options, on_messages, result)
         is_healthy = not result.has_findings
     finally:
-        report = plugins.start(
+        report = plugin_manager.start(
             "tick_ended",
             environment=target.environment,
             namespace=result.namespace,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from psycopg import Connection
 
-from yamlsched import log, plugins
+from yamlsched import log, plugin_manager
 from yamlsched.db import migrations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import WorkerTask
@@ -186,7 +186,7 @@ def _cannot_start(
 
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:
     """Run a worker until it ends. A run that died is a finding."""
-    worker.report.listeners += plugins.listeners()
-    of_plugins = plugins.worker_tasks(worker, target.environment)
+    worker.report.listeners += plugin_manager.listeners()
+    of_plugins = plugin_manager.worker_tasks(worker, target.environment)
     report = asyncio.run(worker.run(*tasks, forking.reap_orphans, *of_plugins))
     result.has_findings |= report.has_dead

@@ -22,7 +22,7 @@ from yamlsched.act import runs as actions
 from yamlsched.ask.search import Filter
 from yamlsched.db.query import load, sql_folder
 from yamlsched.extras.web.actions import backfill as backfill_action
-from yamlsched.extras.web.actions import many, pause
+from yamlsched.extras.web.actions import many, pause, selection
 from yamlsched.extras.web.ask import audit
 
 Visit = Callable[..., TestClient]
@@ -421,6 +421,20 @@ def test_a_tag_that_other_jobs_have_now_is_not_what_was_confirmed(page: TestClie
     assert paused(db) == []
 
 
+@pytest.mark.parametrize("action, field", [("enqueue", "at"), ("pause", "until")])
+def test_an_instant_that_no_review_has_written_is_refused(
+    page: TestClient, db: Db, action: str, field: str
+) -> None:
+    a_job(db)
+    fields = {"job": "purge", field: "2h"} | ({"reason": "x"} if action == "pause" else {})
+    shown = review(page, action, fields)
+
+    answer = confirm(page, shown, instant="soon")
+
+    assert answer.status_code == 422
+    assert trail(db) == []
+
+
 def test_a_tag_that_no_job_has_is_reported_at_its_field(
     page: TestClient, db: Db, monkeypatch: Any
 ) -> None:
@@ -577,7 +591,7 @@ def test_runs_that_somebody_else_retried_are_counted_apart(
 def test_of_too_many_runs_the_oldest_are_taken(
     page: TestClient, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "MAX_RUNS", 3)
+    monkeypatch.setattr(selection, "MAX_RUNS", 3)
     monkeypatch.setattr(many, "BATCH_RUNS", 2)
     job = a_job(db)
     found = [

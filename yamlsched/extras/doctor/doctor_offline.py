@@ -23,7 +23,7 @@ from yamlsched.extras.doctor import Check, fail, ok, warn
 from yamlsched.extras.doctor.doctor import summary
 from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import is_valid_url
-from yamlsched.plugins import PluginVerb, installed
+from yamlsched.plugin_manager import PluginVerb, installed
 from yamlsched.schedule import commands, handlers
 from yamlsched.schedule.checks import check_by_plugins
 from yamlsched.schedule.load import Loaded

@@ -4,14 +4,11 @@ all.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -20,7 +17,6 @@ from yamlsched.ask import failures, health
 from yamlsched.ask.failures import FailedAttempts
 from yamlsched.ask.health import Health, QueueHealth, WorkerHost, drift, in_use, queue_loads
 from yamlsched.db.query import fetch, fetch_column, load
-from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.text import escape_control
 
@@ -395,25 +391,3 @@ def label_value(text: str) -> str:
     if text.isidentifier():  # as almost all are
         return text[:MAX_LABEL_CHARS]
     return escape_control(text[:MAX_LABEL_CHARS]).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def write(path: Path, content: str) -> None:
-    """Replace the file atomically, readable by all: its collector must not read half of it, and is
-    another user.
-
-    Raises EnvironmentFailed if the file cannot be written.
-    """
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(content)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise EnvironmentFailed(f"{path} cannot be written: {error.strerror}") from error

@@ -62,14 +62,8 @@ def document(preview: Preview) -> Document:
     parts = [[entry(line) for line in _heading(preview)], *_changes(preview)]
     for title, lines in plan_sections(preview):
         more = [f"and {len(lines) - MAX_PLAN_LINES} more"] * (len(lines) > MAX_PLAN_LINES)
-        parts.append(
-            [
-                entry(
-                    f"{title}: {len(lines)}",
-                    [entry(line) for line in [*lines[:MAX_PLAN_LINES], *more]],
-                )
-            ]
-        )
+        listed = [entry(line) for line in [*lines[:MAX_PLAN_LINES], *more]]
+        parts.append([entry(f"{title}: {len(lines)}", listed)])
     return Document(f"yamlsched {'plan' if preview.plan else 'diff'}", map(Entries, parts))
 
 

@@ -5,7 +5,6 @@ what to do.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -35,7 +34,7 @@ from yamlsched.db.query import now
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.web import render
 from yamlsched.extras.web.action_pages import ActionPages
-from yamlsched.extras.web.documents import DOCUMENTS
+from yamlsched.extras.web.documents import DOCUMENTS, FRAGMENT_HEADER, if_changed, wants_json
 from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pages import PAGES, namespaces
 from yamlsched.extras.web.pool import READER_SETTINGS, Pool
@@ -54,8 +53,6 @@ from yamlsched.extras.web.visit import (
 )
 from yamlsched.show import terminal
 
-FRAGMENT_HEADER = "Yamlsched-Fragment"
-"""The refresh script asks with it for the page without its frame."""
 MAX_NAMESPACES = 20
 """Namespaces that each page lists; a page of its own lists more."""
 FOREVER = "public, max-age=31536000, immutable"
@@ -70,13 +67,6 @@ LACKS_PRIVILEGE = (
     'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the'
     ' roles, "yamlsched doctor" lists what the role lacks.'
 )
-IS_MISSING = (
-    psycopg.errors.InvalidSchemaName,
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedColumn,
-    psycopg.errors.UndefinedFunction,
-)
-"""Errors of statements on tables that another yamlsched has created."""
 WORKS_AFTERWARDS = (
     "This page then works again; it does not have to be restarted. yamlsched doctor checks the"
     " setup."
@@ -152,11 +142,11 @@ class Application:
             caching = "private, no-cache" if self._options.auth == "none" else "no-store"
             if wants_json(request):
                 parts = {"namespace": visit.namespace, **DOCUMENTS[target.path](view)}
-                return _if_changed(
+                return if_changed(
                     request, terminal.document(**parts).encode(), caching, "application/json"
                 )
             context = {"here": page.path, "visit": visit, "view": view, "clock": clock}
-            response = _if_changed(
+            response = if_changed(
                 request, self._html(request, target.template, HTTPStatus.OK, **context), caching
             )
             keep_clock(request, response)
@@ -185,8 +175,6 @@ class Application:
         except migrations.WrongTables as error:
             return self._wrong_tables(request, error)
         except (psycopg.Error, EnvironmentFailed) as error:
-            if isinstance(error, IS_MISSING) and (wrong := self._compare_tables()):
-                return self._wrong_tables(request, wrong)
             what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             self._report(request, what)
             how = (
@@ -214,19 +202,6 @@ class Application:
             return self._error(
                 request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error)))
             )
-
-    def _compare_tables(self) -> migrations.WrongTables | None:
-        """Return what is wrong with the tables; None if they are those of this yamlsched, or if
-        that is not known.
-        """
-        try:
-            with self._pool.transaction() as connection:
-                migrations.ensure_usable(connection, apply=False)
-        except migrations.WrongTables as error:
-            return error
-        except (psycopg.Error, EnvironmentFailed):
-            pass
-        return None
 
     def _wrong_tables(self, request: Request, error: migrations.WrongTables) -> Response:
         self._report(request, str(error))
@@ -358,26 +333,3 @@ class Application:
         return self._error(
             request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG)
         )
-
-
-def wants_json(request: Request) -> bool:
-    """Return whether a request prefers JSON to a page, as no browser does."""
-    accepted = [
-        kind.partition(";")[0].strip()
-        for kind in request.headers.get("accept", "").lower().split(",")
-    ]
-    return "application/json" in accepted and "text/html" not in accepted
-
-
-def _if_changed(
-    request: Request, content: bytes, caching: str, kind: str = "text/html"
-) -> Response:
-    """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by
-    itself.
-    """
-    etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {"ETag": etag, "Cache-Control": caching, "Vary": f"Accept, Cookie, {FRAGMENT_HEADER}"}
-    known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
-    if etag in known:
-        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return Response(content, media_type=kind, headers=headers)

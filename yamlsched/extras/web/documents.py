@@ -6,8 +6,13 @@ Their keys are stable, as those of the verbs are. ``format_version`` is that of 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from yamlsched.ask import attention
 from yamlsched.ask.attention import Thresholds
@@ -120,3 +125,28 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     "/help": lambda view: {},
 }
 """By the path of the page. ``namespace`` is added where it is missing."""
+
+
+FRAGMENT_HEADER = "Yamlsched-Fragment"
+"""The refresh script asks with it for the page without its frame."""
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether a request prefers JSON to a page, as no browser does."""
+    accepted = [
+        kind.partition(";")[0].strip()
+        for kind in request.headers.get("accept", "").lower().split(",")
+    ]
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def if_changed(request: Request, content: bytes, caching: str, kind: str = "text/html") -> Response:
+    """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by
+    itself.
+    """
+    etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": caching, "Vary": f"Accept, Cookie, {FRAGMENT_HEADER}"}
+    known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+    if etag in known:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return Response(content, media_type=kind, headers=headers)

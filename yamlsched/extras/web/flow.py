@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,8 @@ from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.sync import definitions
 from yamlsched.sync.definitions import Definition
 from yamlsched.text import did_you_mean
+from yamlsched.timetable import times
+from yamlsched.timetable.times import TimeInput
 
 MAX_TEXT_CHARS = 500
 MAX_OFFERED_JOBS = 500
@@ -90,6 +93,20 @@ class Given(dict[str, str]):
         if not (value.isascii() and value.isdigit()) or int(value[:20]) > highest:
             raise Invalid(name, f'"{value}" is not a number.')
         return int(value)
+
+    def time(self, name: str) -> TimeInput | None:
+        """Return a time in any form; None if it is empty."""
+        try:
+            return times.parse(self[name]) if self[name] else None
+        except (ValueError, OverflowError) as error:
+            raise Invalid(name, sentence(str(error))) from None
+
+    def instant(self, name: str) -> datetime | None:
+        """Return an instant as a review has written it; None if it is empty."""
+        value = self.time(name)
+        if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
+            raise Invalid(name, "This is not an instant.")
+        return value
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         if self[name] not in choices:

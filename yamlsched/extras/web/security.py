@@ -91,14 +91,11 @@ class Logins:
     def failed(self, client: str, name: str) -> None:
         for key, free in (((client, name), FREE_FAILURES), (("", name), FREE_FAILURES_OF_NAME)):
             count = self._failures.pop(key, (0, 0.0))[0] + 1
-            delay = (
-                min(2.0 ** min(count - free, 10), MAX_LOGIN_DELAY_SECONDS) if count > free else 0.0
-            )
-            self._failures[key] = count, _monotonic() + delay
+            delay = 2.0 ** min(count - free, 10) if count > free else 0.0
+            self._failures[key] = count, _monotonic() + min(delay, MAX_LOGIN_DELAY_SECONDS)
             if len(self._failures) > MAX_LOGINS:
-                del self._failures[
-                    next(iter(self._failures))
-                ]  # the one that has failed least recently
+                # the one that has failed least recently
+                del self._failures[next(iter(self._failures))]
 
     def succeeded(self, client: str, name: str) -> None:
         self._failures.pop((client, name), None)

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from yamlsched import plugins
+from yamlsched import plugin_manager
 from yamlsched.db.dsn import redactor
 from yamlsched.handler import calls
 from yamlsched.handler.backends import PostgresBackend
@@ -126,7 +126,7 @@ class HandlerCall:
         """Tell plugins that the attempt starts, once."""
         if not self.is_noted:
             self.is_noted = True
-            self.on_end = plugins.start(
+            self.on_end = plugin_manager.start(
                 "handler_started",
                 run=ClaimedRun._make(self.values),
                 namespace=self.runner.namespace,
@@ -170,7 +170,7 @@ class Runner:
         """
         piece = os.read(self.channel.commands, MAX_READ_BYTES)
         if not piece:
-            plugins.answers("process_exiting")
+            plugin_manager.answers("process_exiting")
             os._exit(0)
         return self.frames.feed(piece)
 

@@ -1,6 +1,6 @@
 """The actions, by their names in URLs. Each has a module; see ``flow``."""
 
-from yamlsched.extras.web.actions import backfill, enqueue, many, pause, retry, settle
+from yamlsched.extras.web.actions import backfill, enqueue, many, pause, pause_tag, retry, settle
 
 ACTIONS = {
     action.name: action
@@ -11,8 +11,8 @@ ACTIONS = {
         many.CANCEL,
         pause.PAUSE,
         pause.RESUME,
-        pause.PAUSE_TAG,
-        pause.RESUME_TAG,
+        pause_tag.PAUSE,
+        pause_tag.RESUME,
         settle.ACTION,
         enqueue.ACTION,
         backfill.ACTION,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from yamlsched.act import backfill
 from yamlsched.act.backfill import BackfillSlot
 from yamlsched.errors import Refused
@@ -12,7 +10,7 @@ from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Inval
 from yamlsched.extras.web.render import count, sentence
 from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.timetable import times
-from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
+from yamlsched.timetable.times import rfc3339, short_utc
 from yamlsched.timetable.zones import zone
 
 MAX_SLOTS = 5_000
@@ -55,9 +53,9 @@ def review(visit: Visit, values: Given) -> Review:
     except Refused as error:
         raise Invalid("job", sentence(str(error))) from None
     where = zone(job.timezone)
-    first = _time("first", values)
+    first = values.time("first")
     assert first is not None
-    start, end = backfill.read_range(first, _time("last", values), where, visit.now)
+    start, end = backfill.read_range(first, values.time("last"), where, visit.now)
     if end < start:
         raise Invalid("last", f"{times.show(end, where)} is before {times.show(start, where)}.")
     try:
@@ -141,18 +139,11 @@ def _slot(slot: BackfillSlot) -> str:
     return f"{slot.key} for {short_utc(slot.at)}"
 
 
-def _time(name: str, values: Given) -> TimeInput | None:
-    if not values[name]:
-        return None
-    try:
-        return times.parse(values[name])
-    except ValueError as error:
-        raise Invalid(name, sentence(str(error))) from None
-
-
 def perform(doing: Doing, values: Given) -> Redirect:
     name = values["job"]
-    start, end = (_instant(values, edge) for edge in ("start", "end"))
+    start, end = values.instant("start"), values.instant("end")
+    if start is None or end is None:
+        raise Invalid("first", "Confirm the span again.")
     with doing.transaction(f"job:{name}") as connection:
         job = backfill.definition_for(
             connection, doing.namespace, name, is_range=bool(values["last"])
@@ -170,16 +161,6 @@ def perform(doing: Doing, values: Given) -> Redirect:
         f"/jobs/{name}",
         Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."),
     )
-
-
-def _instant(values: Given, name: str) -> datetime:
-    try:
-        value = times.parse(values[name])
-    except ValueError as error:
-        raise Invalid(name, sentence(str(error))) from None
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise Invalid(name, f'"{values[name]}" is not an instant.')
-    return value
 
 
 ACTION = Action(

@@ -130,7 +130,7 @@ def review(visit: Visit, values: Given) -> Review:
 
 def perform(doing: Doing, values: Given) -> Redirect:
     payload = parse_payload(values)
-    at = times.parse(values["instant"]) if values["instant"] else None
+    at = values.instant("instant")
     with doing.transaction() as connection:
         job = flow.job_for(connection, doing.namespace, values["job"])
         run = runs.enqueue(
@@ -178,10 +178,10 @@ def _priority(values: Given) -> Any:
 
 def _due(visit: Visit, values: Given, job: Definition) -> tuple[datetime | None, str]:
     _priority(values)
-    if not values["at"]:
+    if (at := values.time("at")) is None:
         return None, ""
     try:
-        run_at, due = runs.due_at(times.parse(values["at"]), zone(job.timezone), visit.now)
+        run_at, due = runs.due_at(at, zone(job.timezone), visit.now)
         enqueue.make_batch(job.job_type, [{}], [None], run_at)
     except (ValueError, Refused) as error:
         raise Invalid("at", sentence(str(error))) from None

@@ -11,7 +11,7 @@ import psycopg
 from yamlsched.act import pause as pausing
 from yamlsched.act.pause import PausableJob, pausable_jobs
 from yamlsched.act.runs import ActionResult
-from yamlsched.ask import history, runs
+from yamlsched.ask import history
 from yamlsched.ask.why import trail
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
@@ -137,13 +137,12 @@ def _run_line(expected: PauseOutlook) -> str:
 
 def read_until(visit: Visit, values: Given, timezone: str) -> datetime | None:
     """Return the field ``until``, which is read in ``timezone``; None if it is empty."""
-    if not values["until"]:
+    if (value := values.time("until")) is None:
         return None
     try:
-        value = times.parse(values["until"])
         until = times.resolve(value, lambda: zone(timezone), visit.now, is_future=True)
     except ValueError as error:
-        raise Invalid("until", f"{error}.") from None
+        raise Invalid("until", sentence(str(error))) from None
     if until <= visit.now:
         raise Invalid(
             "until", f"{times.show(until, zone(timezone))} has passed: write a later time."
@@ -191,107 +190,8 @@ def review_resume(visit: Visit, values: Given) -> Review:
     )
 
 
-def ask_tag(visit: Visit, values: Given) -> Asking:
-    title = (
-        f"Pause the jobs tagged {values['tag']}" if values["tag"] else "Pause all jobs with a tag"
-    )
-    return Asking(title, [_tag_field(visit, values), REASON, UNTIL])
-
-
-def review_tag(visit: Visit, values: Given) -> Review:
-    jobs = _jobs(visit.connection, visit.namespace, values)
-    timezone = history.timezone_of(visit.connection, visit.namespace, (), visit.file)
-    until = read_until(visit, values, timezone)
-    already = sum(job.is_paused for job in jobs)
-    end = times.show(until, zone(timezone)) if until else "they are resumed"
-    lines = [
-        f"{_number(jobs, values)}. All are paused until {end}.",
-        (
-            "Their slots are recorded as skipped, and not run. Runs that wait can only start"
-            " afterwards."
-        ),
-        "Runs that are running already will continue.",
-        "A deploy does not end the pause.",
-    ]
-    warnings = []
-    if already:
-        are = "is" if already == 1 else "are"
-        warnings.append(
-            f"{already} of them {are} paused already: the reason is"
-            f" replaced{', and the end' if until else ''}."
-        )
-    return _review(
-        visit, values, "Pause", jobs, lines,
-        warnings=warnings, state=f"Reason: {values['reason']}", change="Change",
-        carried={"instant": rfc3339(until) if until else ""},
-    )  # fmt: skip
-
-
-def ask_resume_tag(visit: Visit, values: Given) -> Asking:
-    return Asking("Resume all jobs with a tag", [_tag_field(visit, values)])
-
-
-def review_resume_tag(visit: Visit, values: Given) -> Review:
-    jobs = _jobs(visit.connection, visit.namespace, values)
-    paused = [job for job in jobs if job.paused_at is not None]
-    are = "is" if len(paused) == 1 else "are"
-    lines = [
-        f"{_number(jobs, values)}. {len(paused)} of them {are} paused, and resumed.",
-        "Slots of the pause are not run. A backfill creates the missing runs.",
-        "Runs that wait can start at once, if due.",
-    ]
-    refusal = "" if paused else f"{_number(jobs, values)}, and none of them is paused."
-    return _review(visit, values, "Resume", paused, lines, refusal=refusal, among=jobs)
-
-
-def _review(
-    visit: Visit,
-    values: Given,
-    verb: str,
-    jobs: Sequence[PausableJob],
-    lines: Sequence[str],
-    *,
-    among: Sequence[PausableJob] | None = None,
-    state: str = "",
-    warnings: Sequence[str] = (),
-    refusal: str = "",
-    change: str = "",
-    carried: dict[str, str] | None = None,
-) -> Review:
-    """Return what will happen to ``jobs``, which are all with the tag, or some ``among`` them."""
-    if len(jobs) > MAX_JOBS:
-        command = f"yamlsched {verb.lower()} --tag {values['tag']}"
-        refusal = (
-            f"More than {MAX_JOBS:,} jobs have the tag {values['tag']}. The command line has no"
-            f" limit: {command}"
-        )
-    newest = trail(visit.connection, visit.namespace, limit=1)
-    return Review(
-        title=f"{verb} {count(len(jobs), 'job')} tagged {values['tag']}",
-        button=f"{verb} {count(len(jobs), 'job')}",
-        back="/actions",
-        state=state,
-        lines=lines,
-        warnings=warnings,
-        refusal=refusal,
-        carried={
-            **(carried or {}),
-            "jobs": _digest(jobs if among is None else among),
-            "upto": str(newest[0].id if newest else 0),
-        },
-        heading="The jobs",
-        listed=[_line(job) for job in jobs[:MAX_LISTED]],
-        total=len(jobs),
-        change=change,
-    )
-
-
-def _line(job: PausableJob) -> str:
-    return f"{job.job_type}, paused {outlook.words(job, 'UTC')}" if job.is_paused else job.job_type
-
-
 def perform(doing: Doing, values: Given) -> Redirect:
-    until = times.parse(values["instant"]) if values["instant"] else None
+    until = values.instant("instant")
 
     def act(
         connection: psycopg.Connection[object], ids: Sequence[int], timezone: str
@@ -329,12 +229,12 @@ def _perform(
     name, tag = values["job"], values["tag"]
     target = f"job:{name}" if name else f"tag:{tag}"
     with doing.transaction(target) as connection:
-        jobs = _jobs(connection, doing.namespace, values)
+        jobs = jobs_of(connection, doing.namespace, values)
         ids = [job.id for job in jobs]
         definitions.lock(connection, ids)
         if tag:
             _refuse_changes(connection, doing, jobs, values.number("upto"))
-            if _digest(jobs) != values["jobs"] or len(jobs) > MAX_JOBS:
+            if digest(jobs) != values["jobs"] or len(jobs) > MAX_JOBS:
                 raise Conflict(f"Other jobs have the tag {tag} now: schedules.yaml has changed.")
         timezone = flow.job_for(connection, doing.namespace, name).timezone if name else "UTC"
         results = act(connection, ids, timezone)
@@ -363,18 +263,7 @@ def _refuse_changes(
                 raise Conflict(sentence(doing.say(connection, entry)))
 
 
-def _tag_field(visit: Visit, values: Given) -> Field:
-    """Return the field ``tag``. If a link has not set it, the tags of jobs are offered."""
-    tags: list[str] = []
-    if not values["tag"]:
-        jobs = runs.jobs(visit.connection, visit.namespace)
-        tags = sorted({tag for job in jobs if job.retired_at is None for tag in job.tags})[
-            : flow.MAX_OFFERED_JOBS
-        ]
-    return Field("tag", "Tag", "subject", choices=[(tag, tag) for tag in tags], is_required=True)
-
-
-def _jobs(
+def jobs_of(
     connection: psycopg.Connection[object], namespace: str, values: Given
 ) -> list[PausableJob]:
     """Return the job, or those that have the tag, by name. Raises Invalid if there are none."""
@@ -391,13 +280,7 @@ def _jobs(
     return pausable_jobs(connection, ids, None)
 
 
-def _number(jobs: Sequence[PausableJob], values: Given) -> str:
-    return (
-        f"{count(len(jobs), 'job')} {'has' if len(jobs) == 1 else 'have'} the tag {values['tag']}"
-    )
-
-
-def _digest(jobs: Sequence[PausableJob]) -> str:
+def digest(jobs: Sequence[PausableJob]) -> str:
     """Return what changes if other jobs have the tag."""
     return hashlib.sha256(" ".join(str(job.id) for job in jobs).encode()).hexdigest()[:32]
 
@@ -413,23 +296,4 @@ PAUSE = Action(
 )
 RESUME = Action(
     "resume", "Resume a job", ("job",), ("job",), ask_resume, review_resume, perform_resume
-)
-TAG_FIELDS = ("tag", "jobs", "upto")
-PAUSE_TAG = Action(
-    "pause-tag",
-    "Pause all jobs with a tag",
-    (*TAG_FIELDS, "reason", "until", "instant"),
-    ("tag", "reason"),
-    ask_tag,
-    review_tag,
-    perform,
-)
-RESUME_TAG = Action(
-    "resume-tag",
-    "Resume all jobs with a tag",
-    TAG_FIELDS,
-    ("tag",),
-    ask_resume_tag,
-    review_resume_tag,
-    perform_resume,
 )
