@@ -192,3 +192,24 @@ def test_runs_are_moved_to_the_queue_that_their_job_has_now(db: Db, dsn: str) ->
 
     assert {row(db, run).queue for run in moved} == {"now"}
     assert {row(db, run).queue for run in (taken, *left)} == {"before"}
+
+
+def test_the_sweep_counts_each_run_once_that_stands_at_a_gate_and_may_be_claimed(db: Db) -> None:
+    # given runs that may be claimed, of two levels, two queues, and a job with a limit
+    job, limited = a_job(db), a_job(db, "limited", limit_name="old", overlap="allow")
+    free, elsewhere = a_job(db, "free", overlap="allow"), a_job(db, namespace="elsewhere")
+    due = {"run_at": NOW - MINUTE, "exclusive": True}
+    for values in ({}, {"priority": 1}, {"queue": "web2"}):
+        a_run(db, job, **{**due, **values})
+    a_run(db, limited, run_at=NOW - MINUTE)
+
+    # and runs that may not, or stand at no gate
+    waiting(db, job, f"job/{job}", exclusive=True)
+    a_run(db, job, **{**due, "run_at": NOW + MINUTE})
+    a_run(db, job, "running", **due)
+    a_run(db, job, "succeeded", **due)
+    a_run(db, free, run_at=NOW - MINUTE)
+    a_run(db, elsewhere, **due)
+
+    # then each of the first is counted once
+    assert call(db, "unclaimed", NOW) == 4
