@@ -13,24 +13,8 @@ from yamlsched.errors import Refused
 MAX_RESULT_BYTES = 65_536
 MAX_INTEGER_BITS = 10_000
 """Python refuses to convert much larger integers to strings, with its own error."""
-SCALARS = {str, int, float, bool, type(None)}
 
 encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-
-
-def encode_flat(value: Mapping[str, Any]) -> str | None:
-    """Return ``value`` as JSON if it is flat and valid; None for any other, which ``problems`` must
-    check.
-
-    Most payloads are flat, and this takes a third of the time.
-    """
-    if not all(type(key) is str and type(item) in SCALARS for key, item in value.items()):
-        return None
-    try:
-        text = encode(value if type(value) is dict else dict(value))
-    except ValueError:  # NaN or infinity
-        return None
-    return text if "\\u0000" not in text and not string_problem(text) else None
 
 
 def encode_result(value: Any, what: str) -> str | None:

@@ -71,7 +71,7 @@ ANSWER_MARGIN_SECONDS = 5.0
 """How long after statement_timeout a server without an answer counts as lost."""
 MAX_REASON_CHARS = 500
 _opening: set[asyncio.Future[None]] = set()
-"""Done when the session that ``_open_in_utc`` is opening is open."""
+"""Done when the session that ``connect_for_handler_async`` is opening is open."""
 
 
 def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
@@ -109,38 +109,23 @@ async def connect_for_handler_async(dsn: str) -> AsyncHandlerSession:
     """The same for an ``async def``."""
     own = _defaults(KEEPALIVE_SETTINGS, dsn)
     with _translate_errors():
-        connection = await _open_in_utc(AsyncHandlerSession, dsn)
+        # one at a time in this process: `in_utc` is for the whole process
+        while _opening:
+            await asyncio.wait(_opening)
+        opening = asyncio.get_running_loop().create_future()
+        _opening.add(opening)
         try:
-            cursor = await connection.execute(
-                load("session")["configure"], _parameters(connection, own)
-            )
-            server: Any = await cursor.fetchone()
-            connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
-            connection.idle_timeout = server.idle_timeout
-            if not server.is_pooled and connection.info.server_version >= 140_000:
-                with suppress(psycopg.errors.InvalidParameterValue):
-                    await connection.execute(load("session")["check_client"])
-        except BaseException:
-            await connection.close()
-            raise
+            with in_utc():
+                connection, server = await _open_async(AsyncHandlerSession, dsn, own)
+        finally:
+            _opening.remove(opening)
+            opening.set_result(None)
+        connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
+        connection.idle_timeout = server.idle_timeout
+        if not server.is_pooled and connection.info.server_version >= 140_000:
+            with suppress(psycopg.errors.InvalidParameterValue):
+                await connection.execute(load("session")["check_client"])
     return connection
-
-
-async def _open_in_utc(kind: type[A], dsn: str) -> A:
-    """Open a session, one at a time in this process: ``in_utc`` is for the whole process."""
-    while _opening:
-        await asyncio.wait(_opening)
-    opening = asyncio.get_running_loop().create_future()
-    _opening.add(opening)
-    try:
-        with in_utc():
-            try:
-                return await kind.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
-            except psycopg.OperationalError as error:
-                return await kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
-    finally:
-        _opening.remove(opening)
-        opening.set_result(None)
 
 
 async def connect_async(
@@ -153,27 +138,29 @@ async def connect_async(
     """
     asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[assignment,method-assign]
     own = {**_defaults(settings, dsn), **PINNED_SETTINGS}
-    try:
-        connection = await AsyncSession.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
-    except psycopg.OperationalError as error:
-        connection = await AsyncSession.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
-    try:
-        direct = {
-            **_defaults(KEEPALIVE_SETTINGS, dsn),
-            **own,
-        }  # a pooler's connections are its own business
-        cursor = await connection.execute(
-            load("session")["configure"], _parameters(connection, direct)
-        )
-        server: Any = await cursor.fetchone()
-    except BaseException:
-        await connection.close()
-        raise
+    # those of TCP are for direct connections: a pooler's are its own business
+    direct = {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}
+    connection, server = await _open_async(AsyncSession, dsn, direct)
     if server.is_pooled:
         connection.configure_transactions({**settings_of(dsn), **own})
     else:
         connection.prepare_threshold = 0
     return connection
+
+
+async def _open_async(kind: type[A], dsn: str, settings: Settings) -> tuple[A, Any]:
+    """Return a session with ``settings`` and the answer of ``configure``."""
+    try:
+        connection = await kind.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
+    except psycopg.OperationalError as error:
+        connection = await kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
+    try:
+        parameters = _parameters(connection, settings)
+        cursor = await connection.execute(load("session")["configure"], parameters)
+        return connection, await cursor.fetchone()
+    except BaseException:
+        await connection.close()
+        raise
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ def fetch(
     """Return the rows of ``statement`` as objects of ``kind``, whose fields are the statement's
     columns.
     """
-    with connection.cursor(row_factory=_by_position(kind)) as cursor:
+    with connection.cursor(row_factory=class_row(kind)) as cursor:
         return cursor.execute(statement, parameters).fetchall()
 
 
@@ -45,26 +45,6 @@ def fetch_grouped(
         for group, *values in cursor.execute(statement, parameters).fetchall():
             rows[group].append(kind(*values))
     return rows
-
-
-def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], Row]]:
-    """Return ``class_row`` for ``kind``, in half the time: the columns are matched with the fields
-    once, not by row.
-    """
-
-    def factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
-        columns = [column.name for column in cursor.description or ()]
-        fields: Sequence[str] = kind.__match_args__  # type: ignore[attr-defined]
-        if sorted(columns) != sorted(fields):
-            return class_row(kind)(cursor)
-        if columns == list(fields):
-            return getattr(kind, "_make", None) or (
-                lambda values: kind(*values)
-            )  # a named tuple is made faster
-        order = [columns.index(name) for name in fields]
-        return lambda values: kind(*[values[nth] for nth in order])
-
-    return factory
 
 
 def fetch_column(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args, overload
@@ -21,7 +21,7 @@ from psycopg.rows import tuple_row
 from yamlsched import durations, plugin_manager
 from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.jsonb import encode, encode_flat, problems, string_problem
+from yamlsched.jsonb import encode, problems, string_problem
 from yamlsched.runs.frameworks import Async, Sync, driver_connection
 from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, EnqueueBatch
 
@@ -201,11 +201,9 @@ def encode_payload(job: str, payload: Payload) -> str:
             f'payload of job "{job}" is of type {type(payload).__name__}: '
             "pass a dict, whose keys become keyword arguments"
         )
-    text = encode_flat(payload)
-    if text is None:
-        for where, problem in problems(payload, "payload"):
-            raise Refused(f'{where} of job "{job}" {problem}')
-        text = encode(dict(payload))
+    for where, problem in problems(payload, "payload"):
+        raise Refused(f'{where} of job "{job}" {problem}')
+    text = encode(dict(payload))
     if len(text) * 4 > MAX_PAYLOAD_BYTES and (size := len(text.encode())) > MAX_PAYLOAD_BYTES:
         raise Refused(
             f'payload of job "{job}" has {size} bytes, over the limit of 64 KiB: store the data and'
@@ -297,45 +295,23 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
     results, or await it.
     """
     sql = load("enqueue")[statement]
-    job, count, namespace = (
-        parameters["job_type"],
-        len(parameters["payloads"]),
-        parameters["namespace"],
-    )
-
-    def in_span() -> AbstractContextManager[Enqueuing]:
-        return enqueuing(job, count, namespace, parameters.get("key"))
-
-    def with_trace(sending: Enqueuing) -> dict[str, Any]:
-        return {
-            **parameters,
-            "trace_context": sending.trace_context,
-            "trace_contexts": sending.contexts(count),
-        }
-
-    def results(sending: Enqueuing, rows: list[Any]) -> Any:
-        runs = [Enqueued(*row) for row in rows]
-        sending.run_ids = [enqueued.run_id for enqueued in runs]
-        return select(runs)
-
     driver = driver_connection(connection)
     if not isinstance(driver, psycopg.Connection):
-
-        async def execute() -> Any:
-            session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
-            with in_span() as sending, translate_errors(job):
-                async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
-                    await cursor.execute(sql, with_trace(sending))
-                    return results(sending, await cursor.fetchall())
-
-        return execute()
+        return _execute_async(driver, sql, parameters, select)
     with (
-        in_span() as sending,
-        translate_errors(job),
+        _sending(parameters) as sending,
         psycopg.Cursor(driver, row_factory=tuple_row) as cursor,
     ):
-        cursor.execute(sql, with_trace(sending))
-        return results(sending, cursor.fetchall())
+        cursor.execute(sql, parameters)
+        return select(sending.results(cursor.fetchall()))
+
+
+async def _execute_async(driver: Any, sql: bytes, parameters: dict[str, Any], select: Any) -> Any:
+    session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
+    with _sending(parameters) as sending:
+        async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
+            await cursor.execute(sql, parameters)
+            return select(sending.results(await cursor.fetchall()))
 
 
 @dataclass
@@ -348,6 +324,25 @@ class Enqueuing:
     def contexts(self, count: int) -> list[str] | None:
         """Return ``trace_context`` for each of ``count`` runs."""
         return None if self.trace_context is None else [self.trace_context] * count
+
+    def results(self, rows: Iterable[tuple[Any, ...]]) -> list[Enqueued]:
+        """Note which runs a statement has enqueued, and return them."""
+        runs = [Enqueued(*row) for row in rows]
+        self.run_ids = [enqueued.run_id for enqueued in runs]
+        return runs
+
+
+@contextmanager
+def _sending(parameters: dict[str, Any]) -> Iterator[Enqueuing]:
+    """Tell plugins of the enqueue by a statement, and let its ``parameters`` keep the trace."""
+    job, count = parameters["job_type"], len(parameters["payloads"])
+    with (
+        enqueuing(job, count, parameters["namespace"], parameters.get("key")) as sending,
+        translate_errors(job),
+    ):
+        parameters["trace_context"] = sending.trace_context
+        parameters["trace_contexts"] = sending.contexts(count)
+        yield sending
 
 
 @contextmanager

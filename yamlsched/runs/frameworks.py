@@ -54,8 +54,8 @@ def driver_connection(connection: Any) -> Any:
         return _psycopg(connection.connection, "Django")
     if _is_from("sqlalchemy", connection):
         if hasattr(connection, "sync_session") or hasattr(connection, "sync_connection"):
-            return _of_async_sqlalchemy(connection)
-        return _psycopg(_of_sqlalchemy(connection), "SQLAlchemy")
+            return _async_sqlalchemy_connection(connection)
+        return _psycopg(_sqlalchemy_connection(connection), "SQLAlchemy")
     return _psycopg(connection, "")
 
 
@@ -63,7 +63,7 @@ def _is_from(package: str, connection: object) -> bool:
     return any(kind.__module__.partition(".")[0] == package for kind in type(connection).__mro__)
 
 
-def _of_sqlalchemy(connection: Any) -> Any:
+def _sqlalchemy_connection(connection: Any) -> Any:
     """Return the driver's connection of a Session or a Connection."""
     if not hasattr(connection, "connection"):
         return connection  # an engine, or what else SQLAlchemy has
@@ -74,7 +74,7 @@ def _of_sqlalchemy(connection: Any) -> Any:
     return connection.connection.driver_connection
 
 
-async def _of_async_sqlalchemy(connection: Any) -> Any:
+async def _async_sqlalchemy_connection(connection: Any) -> Any:
     """Return the driver's connection of an AsyncSession or an AsyncConnection."""
     if hasattr(connection, "sync_session"):
         connection = await connection.connection()
