@@ -6,7 +6,7 @@
 -- Claim due runs of one queue, by the levels in the order of `priorities`. `skipped` are jobs that
 -- this worker may not claim, or whose gate it did not get. The others are only named: runs that
 -- were created for another queue than their job has now, for `move`, those that are not released,
--- for runs/follow.py, and those that stand at a gate, for `claim_gated`.
+-- for runs/release.py, and those that stand at a gate, for `claim_gated`.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), picked as materialized (

@@ -68,6 +68,7 @@ TESTS = {
     "yamlsched/runs/statements.py": ["fences", "store_runs", "outcomes"],
     "yamlsched/runs/effects.py": ["fences", "effects", "effects_transactions", "effects_settle"],
     "yamlsched/sync/due.py": ["sync", "sync_edits", "sync_faults"],
+    "yamlsched/sync/slot_rows.py": ["store_slots", "sync", "sync_edits", "sync_faults"],
     "yamlsched/act/backfill.py": ["backfill"],
     "yamlsched/runs/lifecycle.py": ["runs", "outcomes"],
     "yamlsched/worker/leases.py": ["leases"],
@@ -104,6 +105,7 @@ SLOW_TESTS = {
         "faults",
     ],
     "yamlsched/sync/due.py": ["sync_histories"],
+    "yamlsched/sync/slot_rows.py": ["sync_histories"],
     "yamlsched/runs/lifecycle.py": ["worker", "faults"],
     "yamlsched/worker/leases.py": ["worker", "faults"],
 }
@@ -112,11 +114,11 @@ SLOW_TESTS = {
 GUARDS = [
     ("yamlsched/runs/statements.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
     ("yamlsched/runs/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
-    ("yamlsched/sync/due.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
+    ("yamlsched/sync/due.py", r"(?<=if )slot_rows.create_runs", "False and slot_rows.create_runs"),
     (
         "yamlsched/act/backfill.py",
-        r"(?<=if )sum\(cursor\.rowcount",
-        "False and sum(cursor.rowcount",
+        r"(?<=if )slot_rows.create_runs",
+        "False and slot_rows.create_runs",
     ),
     ("yamlsched/runs/lifecycle.py", r"refund=True", "refund=False"),
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),

@@ -13,7 +13,7 @@ import pytest
 
 from support.schedules import HOUR, MINUTE, a_file, at, runs, sync_by_hand
 from yamlsched.ask import edits as operations
-from yamlsched.sync import converge
+from yamlsched.sync import edits as sync_edits
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
@@ -222,18 +222,18 @@ def test_a_sync_that_fails_leaves_no_edit(db: Db, monkeypatch: pytest.MonkeyPatc
         raise psycopg.errors.LockNotAvailable("test")
 
     monkeypatch.setattr("yamlsched.sync.apply.hosts.use", fail)
-    record = converge.insert_edit
+    record = sync_edits.record
 
     result = sync(db, a_file(x=HOURLY), NOON)
     assert result.changes is None
     monkeypatch.undo()
 
     # nor does one that fails after the edit was written
-    def record_and_fail(*given: Any) -> int:
+    def record_and_fail(*given: Any) -> None:
         record(*given)
         raise psycopg.errors.LockNotAvailable("test")
 
-    monkeypatch.setattr(converge, "insert_edit", record_and_fail)
+    monkeypatch.setattr(sync_edits, "record", record_and_fail)
     assert sync(db, a_file(x=HOURLY), NOON).changes is None
     monkeypatch.undo()
 

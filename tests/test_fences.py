@@ -38,7 +38,7 @@ async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
 
 async def report_in(connection: Connection, run: ClaimedRun) -> Any:
     with database.connect(connection.info.dsn) as own:
-        own.execute(*progress.last_report(own, (run.id, run.attempt, run.locked_by), Progress(1.0)))
+        own.execute(*progress.last_report((run.id, run.attempt, run.locked_by), Progress(1.0)))
         return own.execute(
             "select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]
         ).fetchall()
@@ -438,7 +438,7 @@ def test_settling_an_effect_does_not_change_the_same_key_in_another_namespace(
             [namespace],
         )
 
-    assert effects.settle(db, "shop", "mail:1", "ann", happened=True)
+    assert effects.settle_effect(db, "shop", "mail:1", "ann", happened=True)
 
     found = db.execute(
         "select namespace, state from yamlsched.effects order by namespace"

@@ -13,9 +13,10 @@ from support.schedules import HOUR, MINUTE, a_file, at, definition, gaps
 from yamlsched import db as database
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
-from yamlsched.runs import claiming, follow
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import Outcome, Status
+from yamlsched.runs.release import release_followers
 from yamlsched.sync.flow import sync
 
 __all__ = ["world"]
@@ -432,7 +433,7 @@ def test_a_job_whose_gap_cannot_be_written_holds_up_no_other_and_is_a_problem(wo
     result = sync(world.db, world.file, world.now)
 
     # then the other is decided
-    assert settled.failed == ((world.job("bad"), "bad is refused"),)
+    assert settled.failed == {world.job("bad"): "bad is refused"}
     assert gaps(world.db, "good") == [("01-14 02:00", "01-14 02:00", 1, "upstream")]
     assert result.messages == [
         'job "bad": its due slots could not be written: bad is refused. The next tick tries again'
@@ -467,7 +468,7 @@ def test_what_is_followed_since_its_success_began_to_be_written_is_released_too(
         writing.execute("commit")
 
     # then the next look at all followers releases it
-    settled = world.runner.run(follow.settle(world.connection, "default", None, world.now))
+    settled = world.runner.run(release_followers(world.connection, "default", None, world.now))
     assert settled.released == 1
 
 
@@ -524,7 +525,7 @@ def test_a_cancel_decides_about_what_waits_for_a_run_that_was_not_started(world:
     )
     world.tick("2026-01-14 02:00")
     world.db.execute("update yamlsched.job_runs set priority = 3 where job_type = 'extract'")
-    world.runner.run(follow.settle(world.connection, "default", [world.job("load")], world.now))
+    world.runner.run(release_followers(world.connection, "default", [world.job("load")], world.now))
     assert world.states()[-1] == "load 02:00 queued (waits)"
 
     actions.cancel(world.db, [world.id("extract 02:00")], "ann", now=world.now)

@@ -18,8 +18,8 @@ from yamlsched.act import runs as actions
 from yamlsched.ask import report, report_document, search, why
 from yamlsched.extras.web.ask.timeline import job_facts
 from yamlsched.handler.run import UpstreamRun
-from yamlsched.runs import follow
 from yamlsched.runs.lifecycle import Outcome, Status
+from yamlsched.runs.release import release_followers
 from yamlsched.sync.flow import sync
 
 __all__ = ["world"]
@@ -130,7 +130,7 @@ def test_a_run_that_was_cancelled_or_started_by_force_waits_for_no_decision(
     act(world.db, [world.id("load 02:00")], world.now)
     world.end("extract 02:00", DEAD)
 
-    world.runner.run(follow.settle(world.connection, "default", [world.job("load")], world.now))
+    world.runner.run(release_followers(world.connection, "default", [world.job("load")], world.now))
 
     assert gaps(world.db, "load") == []
 
@@ -189,7 +189,7 @@ def test_a_decision_concerns_only_the_jobs_that_it_is_asked_for(world: World) ->
     world.end("extract 02:00")
 
     settled = world.runner.run(
-        follow.settle(world.connection, "default", [world.job("load")], world.now)
+        release_followers(world.connection, "default", [world.job("load")], world.now)
     )
 
     assert settled.released == 1

@@ -15,8 +15,10 @@ from support.schedules import HOUR, MINUTE, at, gaps
 from yamlsched import db as database
 from yamlsched.act import pause
 from yamlsched.act import runs as actions
-from yamlsched.runs import claiming, follow
+from yamlsched.db.query import load
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
+from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.sync.flow import sync
 
 __all__ = ["world"]
@@ -51,7 +53,7 @@ def test_retention_spares_what_is_waited_for_and_the_latest_run_of_a_followed_jo
 def prune_all(world: World) -> None:
     later = world.now + timedelta(days=400)
     ages = dict.fromkeys(("succeeded", "dead", "cancelled"), later)
-    sql = follow.load("retention")
+    sql = load("retention")
     given = {"namespace": "default", "definition": 0, "from": "-infinity", "limit": 100, **ages}
     row: Any = world.db.execute(sql["hold_runs"], given).fetchone()
     world.db.execute(sql["delete_runs"], {"ids": row.ids, "now": later})
@@ -81,9 +83,11 @@ def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(
             [[f"after/{world.job('extract')}"], world.now],
         )
 
-        settled = world.runner.run(follow.settle(world.connection, "default", [load], world.now))
+        settled = world.runner.run(
+            release_followers(world.connection, "default", [load], world.now)
+        )
 
-        assert settled == follow.Settlement(busy=frozenset([load]))
+        assert settled == ReleaseResult(busy={load})
         assert world.states()[-1] == "load 02:00 queued"
         ending.execute("commit")
 
@@ -101,7 +105,7 @@ def test_a_run_that_another_session_changes_is_left_to_the_next_decision(
         other.execute("begin")
         actions.cancel(other, [world.id("load 02:00")], "ann", now=world.now)
 
-        assert world.settle() == follow.Settlement()
+        assert world.settle() == ReleaseResult()
 
         other.execute("rollback")
 
@@ -114,7 +118,7 @@ def test_an_end_waits_for_a_decision_and_then_lets_it_be_made_again(world: World
     assert world.claim() == ["extract 02:00"]
     world.db.execute("update yamlsched.job_runs set blocked_on = null")
     [run] = world.held.values()
-    sql = follow.load("follow")
+    sql = load("follow")
     with database.connect(dsn) as deciding, database.connect(dsn) as ending:
         ids = [world.id("load 02:00")]
         deciding.execute("begin")

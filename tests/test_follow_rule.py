@@ -194,14 +194,16 @@ def expected(
         return any(u.state in bad for u in one.upstreams)
 
     def is_late(one: UnreleasedRun) -> bool:
-        return not one.by_hand and now - one.run_at > rules.catchup_window
+        return not one.is_backfilled and now - one.run_at > rules.catchup_window
 
     if is_late(run):
         return {"late"}
     newer = [
-        o for o in runs if o.slot > run.slot and not (o.by_hand or is_late(o) or is_ruled_out(o))
+        o
+        for o in runs
+        if o.slot > run.slot and not (o.is_backfilled or is_late(o) or is_ruled_out(o))
     ]
-    if not run.by_hand and rules.catchup != "all":
+    if not run.is_backfilled and rules.catchup != "all":
         for one in newer:
             if (not open_ones(one) and one.run_at <= now) or open_ones(one) <= open_ones(run):
                 return {"superseded"}
@@ -211,7 +213,7 @@ def expected(
         return {"wait"}
     if run.run_at > now:
         return {"not_yet"}
-    if run.by_hand or rules.overlap == "allow":
+    if run.is_backfilled or rules.overlap == "allow":
         return {"release"}
     if is_busy:
         return {"overlap" if rules.overlap == "skip" else "wait"}
@@ -233,7 +235,9 @@ def test_each_run_becomes_what_the_model_says(
     for one in decisions:
         assert (one.reason or str(one.verdict)) in expected(rules, one.run, runs, is_busy, now)
     released = [
-        one for one in decisions if one.verdict is SlotDecision.RELEASE and not one.run.by_hand
+        one
+        for one in decisions
+        if one.verdict is SlotDecision.RELEASE and not one.run.is_backfilled
     ]
     if rules.overlap != "allow":
         assert len(released) <= (0 if is_busy else 1)
@@ -249,7 +253,7 @@ def test_each_run_becomes_what_the_model_says(
             for one in decisions
             if one.run.slot < released[-1].run.slot
             and one.verdict is SlotDecision.WAIT
-            and not one.run.by_hand
+            and not one.run.is_backfilled
         ]
 
 

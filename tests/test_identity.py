@@ -34,7 +34,7 @@ def cli(
 
 
 def the_identity(connection: Db) -> str:
-    found = effects.read(connection)
+    found = effects.read_identity(connection)
     assert found is not None
     return found.identity
 
@@ -103,7 +103,7 @@ def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_othe
     assert the_identity(copy) == the_identity(original)
     assert an_effect(copy, empty_dsn, run) == key
     copy.execute("delete from yamlsched.effects")
-    effects.renew(copy, "default", "ann")
+    effects.renew_identity(copy, "default", "ann")
     assert an_effect(copy, empty_dsn, run) != key
 
 

@@ -83,8 +83,8 @@ def test_the_revision_of_the_code_is_what_is_checked_out(repository: Path) -> No
     latest = commit(repository, "Only code", "def run(): ...\n", name="jobs/mail.py")
     (repository / FILE).write_text("version: 1\njobs: {}\n")
 
-    assert revision.of_code(str(repository / FILE), ENVIRONMENT) == latest[:8]
-    assert revision.of_code(str(repository / "jobs" / FILE), ENVIRONMENT) == latest[:8]
+    assert revision.code_revision(str(repository / FILE), ENVIRONMENT) == latest[:8]
+    assert revision.code_revision(str(repository / "jobs" / FILE), ENVIRONMENT) == latest[:8]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_revision_of_the_environment_comes_before_that_of_git(
     commit(repository, "The first schedule", "version: 1\n")
 
     assert (
-        revision.of_code(str(repository / FILE), {**ENVIRONMENT, "YAMLSCHED_REVISION": named})
+        revision.code_revision(str(repository / FILE), {**ENVIRONMENT, "YAMLSCHED_REVISION": named})
         == shown
     )
 
@@ -112,9 +112,9 @@ def test_code_without_a_repository_without_commits_or_without_git_has_no_revisio
     (repository / FILE).write_text("version: 1\n")
     (tmp_path / "empty").mkdir()
 
-    assert revision.of_code(str(tmp_path / "elsewhere" / FILE), ENVIRONMENT) is None
-    assert revision.of_code(str(repository / FILE), ENVIRONMENT) is None
-    assert revision.of_code(str(repository / FILE), {"PATH": str(tmp_path / "empty")}) is None
+    assert revision.code_revision(str(tmp_path / "elsewhere" / FILE), ENVIRONMENT) is None
+    assert revision.code_revision(str(repository / FILE), ENVIRONMENT) is None
+    assert revision.code_revision(str(repository / FILE), {"PATH": str(tmp_path / "empty")}) is None
 
 
 def test_a_file_that_differs_from_its_commit_is_dirty_and_nobody_is_its_author(

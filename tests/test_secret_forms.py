@@ -20,7 +20,7 @@ from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, after_atte
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.load import load
 from yamlsched.secret_forms import mask, mask_command, mask_value
-from yamlsched.sync.converge import _shown
+from yamlsched.sync.edits import _shown
 from yamlsched.worker.output import AttemptOutput
 
 COMMANDS = r"""

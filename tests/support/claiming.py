@@ -11,7 +11,7 @@ from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.schedule.job import Limit
-from yamlsched.sync import converge, definitions
+from yamlsched.sync import converge, definitions, slot_rows
 
 EVERYTHING = ClaimScope()
 WRONGLY_BLOCKED = """
@@ -39,7 +39,8 @@ def set_limit(
     with db.transaction():
         numbers = definitions.limits(db, "default") | {name: number}
         limits = {name: Limit(number) for name, number in numbers.items()}
-        converge.repair_limits(db, "default", limits, now)
+        instant = slot_rows.start_batch(db, now)
+        converge.move_runs(db, "default", (), {}, limits, instant)
 
 
 async def claim_due(

@@ -11,9 +11,10 @@ import pytest
 from psycopg.rows import namedtuple_row
 
 from support.schedules import HOUR, a_file, at, sync_by_hand
-from yamlsched.runs import claiming, follow
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
@@ -63,7 +64,7 @@ class World:
                 self.connection, "default", found, f"gated {token}", gated, now=self.now
             )
             if found.unreleased:
-                await follow.settle(self.connection, "default", found.unreleased, self.now)
+                await release_followers(self.connection, "default", found.unreleased, self.now)
             if found.runs or not found.unreleased:
                 break
         return found.runs
@@ -82,8 +83,8 @@ class World:
             store.finish(self.connection, "default", [(run, outcome)], now=self.now)
         )
 
-    def settle(self) -> follow.Settlement:
-        return self.runner.run(follow.settle(self.connection, "default", None, self.now))
+    def settle(self) -> ReleaseResult:
+        return self.runner.run(release_followers(self.connection, "default", None, self.now))
 
     def id(self, name: str) -> int:
         job, time = name.split()

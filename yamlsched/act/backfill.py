@@ -18,7 +18,7 @@ from yamlsched.act.audit import ActionRecord
 from yamlsched.ask.history import unknown_job
 from yamlsched.db.query import load
 from yamlsched.errors import Refused
-from yamlsched.sync import definitions, due, hosts, slot_plan
+from yamlsched.sync import definitions, hosts, slot_plan, slot_rows
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_use import disabled
 from yamlsched.sync.slot_plan import KeyHolder, NewRun
@@ -148,7 +148,7 @@ def select(
             " of earlier slots"
         )
     first = oldest if is_cut else first
-    end = min(last, due.start_batch(connection, None))
+    end = min(last, slot_rows.start_batch(connection, None))
     assert job.schedule is not None
     span = slot_span(
         parse_schedule(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), end
@@ -166,7 +166,7 @@ def count_created(
 
     The interrupted transaction may have been committed, which only the database knows.
     """
-    holders = due.key_holders(connection, namespace, [slot.key for slot in result.writing])
+    holders = slot_rows.key_holders(connection, namespace, [slot.key for slot in result.writing])
     written = [
         slot
         for slot in result.writing
@@ -198,12 +198,12 @@ def backfill(
     disabled, also during the backfill.
     """
     _check_active(connection, namespace, job)
-    at = due.start_batch(connection, now)
+    at = slot_rows.start_batch(connection, now)
     result = BackfillResult() if result is None else result
     result.future = last > at
     for chunk in _chunks(job, first, min(last, at)):
         with connection.transaction():
-            due.start_batch(connection, now)
+            slot_rows.start_batch(connection, now)
             # the lock waits for a sync that is creating the same runs, or is retiring the job
             for locked in [] if dry_run else definitions.lock(connection, [job.id]):
                 _check_active(connection, namespace, locked)
@@ -313,7 +313,7 @@ def _missing(
     result: BackfillResult,
 ) -> list[BackfillSlot]:
     """Return the slots of a chunk that have no run; add the others to ``result``."""
-    holders = due.key_holders(connection, namespace, [slot.key for slot in chunk])
+    holders = slot_rows.key_holders(connection, namespace, [slot.key for slot in chunk])
     for slot in chunk:
         holder = holders.get(slot.key)
         if holder is not None:
@@ -337,7 +337,7 @@ def _startable(
     """
     lacking: dict[str, str] = {}
     others = []
-    for name, upstream in due.followed(connection, namespace, [job]).items():
+    for name, upstream in slot_rows.followed(connection, namespace, [job]).items():
         with_run = result.with_run.get(name)
         for slot in missing:
             start = upstream.effective_from if with_run is None else slot.at - LONGEST_GAP
@@ -367,16 +367,15 @@ def _create(
     at: datetime,
 ) -> None:
     runs = [NewRun(job.id, slot.key, slot.at, at) for slot in missing]
-    created = due.create_runs(connection, runs, namespace, at, by_hand=True)
-    if sum(cursor.rowcount for cursor in created) != len(runs):
+    if slot_rows.create_runs(connection, runs, namespace, at, is_backfill=True) != len(runs):
         raise Refused(
             f'keys of job "{job.job_type}" were used by other sessions in the meantime: run'
             " backfill again"
         )
-    upstreams = due.followed(connection, namespace, [job])
-    due.await_upstreams(connection, namespace, [job], runs, upstreams, at)
-    due.wake_followers(connection, namespace, [job.id], at)
-    due.notify_workers(connection, namespace)
+    upstreams = slot_rows.followed(connection, namespace, [job])
+    slot_rows.await_upstreams(connection, namespace, [job], runs, upstreams, at)
+    slot_rows.wake_followers(connection, namespace, [job.id], at)
+    slot_rows.notify_workers(connection, namespace)
     detail = {
         "first": short_utc(missing[0].at),
         "last": short_utc(missing[-1].at),

@@ -29,7 +29,7 @@ def settle(
     an attempt.
     """
     effect = effects.find(connection, namespace, key)
-    if not effects.settle(
+    if not effects.settle_effect(
         connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")
     ):
         raise Refused(_nothing_to_settle(namespace, key, effects.find(connection, namespace, key)))

@@ -229,7 +229,7 @@ def run_details(
     texts = (
         None if all_texts else [1, newest, run.attempts, *([] if attempt is None else [attempt])]
     )
-    reported = progress.of_attempts(connection, id)
+    reported = progress.attempts_progress(connection, id)
     latest = next(
         (
             entry

@@ -368,7 +368,7 @@ def runs(
     position["ids"] = None if ids is None else list(ids)
     rows = fetch(connection, RunRow, load("history")["runs"], {**conditions, **position})
     running = [row.id for row in rows if row.status == Status.RUNNING]
-    reported = progress.of_runs(connection, running) if running else {}
+    reported = progress.runs_progress(connection, running) if running else {}
     return [replace(row, progress=reported[row.id]) if row.id in reported else row for row in rows]
 
 

@@ -54,7 +54,7 @@ class ClaimScope:
 class ClaimResult:
     """What a claim took, the highest level first. ``busy``: jobs whose gate another session has.
 
-    ``unreleased``: jobs of runs that are not released, for ``follow.settle``. ``is_complete``:
+    ``unreleased``: jobs of runs that are not released, for ``release_followers``. ``is_complete``:
     fewer runs were due than it asked for.
     """
 

@@ -130,7 +130,7 @@ def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus 
     return None if row is None else EffectStatus(**row._asdict())
 
 
-def settle(
+def settle_effect(
     connection: Connection[Any],
     namespace: str,
     key: str,
@@ -158,13 +158,13 @@ class Identity(NamedTuple):
     created_at: datetime
 
 
-def read(connection: psycopg.Connection[Any]) -> Identity | None:
+def read_identity(connection: psycopg.Connection[Any]) -> Identity | None:
     """Return the database's identity; None if its row was deleted."""
     row = connection.execute(load("identity")["identity"]).fetchone()
     return row and Identity(*row)
 
 
-def renew(connection: psycopg.Connection[Any], namespace: str, who: str) -> Identity:
+def renew_identity(connection: psycopg.Connection[Any], namespace: str, who: str) -> Identity:
     """Give the database a new identity, and record that ``who`` did."""
     [row] = connection.execute(
         load("identity")["renew"], {"namespace": namespace, "who": who}

@@ -180,13 +180,15 @@ def last_report(fence: tuple[int, int, str], progress: Progress) -> tuple[bytes,
     return load("progress")["report_in"], values
 
 
-def of_runs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, StoredProgress]:
+def runs_progress(
+    connection: psycopg.Connection[Any], ids: Sequence[int]
+) -> dict[int, StoredProgress]:
     """Return what the latest attempts of runs have reported, by the ids of the runs."""
     rows = fetch(connection, _Row, load("progress")["of_runs"], {"ids": list(ids)})
     return {row.run_id: row.progress for row in rows}
 
 
-def of_attempts(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
+def attempts_progress(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
     """Return what the attempts of a run have reported last."""
     return [
         row.progress for row in fetch(connection, _Row, load("progress")["of_attempts"], {"id": id})

@@ -147,7 +147,7 @@ def claimable(
     jobs = {name: job for name, job in jobs.items() if schedule.serves(job.queue, job.queue_rules)}
     cannot_start = _cannot_start(connection, schedule, namespace, jobs)
     jobs = {name: job for name, job in jobs.items() if name not in cannot_start}
-    code = revision.of_code(str(schedule.real_file), os.environ)
+    code = revision.code_revision(str(schedule.real_file), os.environ)
     scope = claiming.scope(connection, namespace, jobs, code, has_end)
     return Claimable(jobs, scope, cannot_start)
 

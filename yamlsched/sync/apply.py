@@ -15,9 +15,9 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.schedule import checks, formats, load
 from yamlsched.schedule.checks import Checked
-from yamlsched.schedule.job import DEFAULT_ROW, Job, to_row
+from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
-from yamlsched.sync import converge, definitions, hosts, revision
+from yamlsched.sync import converge, definitions, edits, hosts, revision, slot_rows
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.hosts import Snapshot
 from yamlsched.sync.in_use import (
@@ -36,7 +36,7 @@ LOCK_TIMEOUT_SECONDS = 5.0
 """How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
 MAX_LOGGED_FINDINGS = 20
 """Findings of plugins that are logged."""
-BY_HAND_LOCK_TIMEOUT_SECONDS = 30.0
+MANUAL_LOCK_TIMEOUT_SECONDS = 30.0
 """The same for ``yamlsched sync``."""
 
 
@@ -73,7 +73,7 @@ class FileSync:
         revised = self._revision()
         with self.connection.transaction():
             by_hand = self.schedule.by_hand
-            timeout = BY_HAND_LOCK_TIMEOUT_SECONDS if by_hand else LOCK_TIMEOUT_SECONDS
+            timeout = MANUAL_LOCK_TIMEOUT_SECONDS if by_hand else LOCK_TIMEOUT_SECONDS
             hosts.lock_namespace(self.connection, loaded.namespace, timeout)
             self._poll(loaded.namespace, is_valid=True, writes=False)
             retired = sorted(
@@ -82,7 +82,9 @@ class FileSync:
             if self._is_stopped(retired):
                 return
             if self.result.verdict is Verdict.CURRENT:
-                converge.repair_limits(self.connection, loaded.namespace, loaded.limits, self.now)
+                now = slot_rows.start_batch(self.connection, self.now)
+                limits = loaded.limits
+                converge.move_runs(self.connection, loaded.namespace, (), {}, limits, now)
             else:
                 self._apply(loaded, revised)
         if changes := self.result.changes:
@@ -237,7 +239,7 @@ class FileSync:
         else:
             hosts.renew(connection, namespace, version)
         if self.result.verdict is Verdict.APPLY or changes.edits:
-            converge.record(connection, schedule, loaded, revised, changes)
+            edits.record(connection, schedule, loaded, revised, changes)
         self.result.changes = changes
 
 
@@ -271,8 +273,7 @@ def claimable_jobs(
             schedule, loaded, jobs, sum(entry.severity == "error" for entry in loaded.diagnostics)
         )
     if result.verdict in WAITS and result.namespace is not None:
-        rows = list(map(to_row, jobs.values()))
-        same = definitions.same_programs(connection, result.namespace, rows, DEFAULT_ROW)
+        same = definitions.same_programs(connection, result.namespace, jobs)
         jobs = {name: jobs[name] for name in same}
     return jobs
 

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from yamlsched.db.query import fetch_column, load
 from yamlsched.runs.lifecycle import LOST_WORKER
-from yamlsched.schedule.job import NotifyTarget
+from yamlsched.schedule.job import DEFAULT_ROW, Job, NotifyTarget, to_row
 from yamlsched.sync import hosts
 from yamlsched.sync.in_use import FileVersion
 
@@ -75,30 +75,25 @@ class Difference:
 
 
 def differences(
-    connection: Connection[Any],
-    namespace: str,
-    jobs: Sequence[Mapping[str, Any]],
-    defaults: Mapping[str, Any],
+    connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]
 ) -> list[Difference]:
-    """Return the jobs that applying ``jobs`` would change, by name.
-
-    They are what ``schedule.job.to_row`` returns, and ``defaults`` is the DEFAULT_ROW there.
-    """
-    parameters = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
+    """Return the jobs that applying ``jobs`` would change, by name."""
     with connection.cursor(row_factory=class_row(Difference)) as cursor:
-        cursor.execute(load("definitions")["differences"], parameters)
+        cursor.execute(load("definitions")["differences"], _file_parameters(namespace, jobs))
         return cursor.fetchall()
 
 
 def same_programs(
-    connection: Connection[Any],
-    namespace: str,
-    jobs: Sequence[Mapping[str, Any]],
-    defaults: Mapping[str, Any],
+    connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]
 ) -> list[str]:
     """Return the names of the ``jobs`` whose attempts would execute the same by the file in use."""
-    parameters = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
+    parameters = _file_parameters(namespace, jobs)
     return fetch_column(connection, load("definitions")["same_programs"], parameters)
+
+
+def _file_parameters(namespace: str, jobs: Mapping[str, Job]) -> dict[str, Any]:
+    rows = list(map(to_row, jobs.values()))
+    return {"namespace": namespace, "jobs": Jsonb(rows), "defaults": Jsonb(DEFAULT_ROW)}
 
 
 def read(connection: Connection[Any], ids: Sequence[int]) -> list[Definition]:
@@ -110,16 +105,15 @@ def read(connection: Connection[Any], ids: Sequence[int]) -> list[Definition]:
 
 def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
     """Lock definitions until the transaction ends, and return them as they are then."""
-    rows = connection.execute(load("definitions")["lock"], {"ids": list(ids)}).fetchall()
-    return read(connection, [row.id for row in rows])
+    locked = fetch_column(connection, load("definitions")["lock"], {"ids": list(ids)})
+    return read(connection, locked)
 
 
 def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
-    rows = connection.execute(
-        load("definitions")["find"], {"namespace": namespace, "job_type": job_type}
-    ).fetchall()
-    return next(iter(read(connection, [row.id for row in rows])), None)
+    parameters = {"namespace": namespace, "job_type": job_type}
+    ids = fetch_column(connection, load("definitions")["find"], parameters)
+    return next(iter(read(connection, ids)), None)
 
 
 def names(connection: Connection[Any], namespace: str) -> list[str]:
@@ -129,10 +123,8 @@ def names(connection: Connection[Any], namespace: str) -> list[str]:
 
 def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> list[int]:
     """Return the ids of the jobs that follow these, also by way of others."""
-    rows = connection.execute(
-        load("follow")["followers"], {"namespace": namespace, "ids": list(ids)}
-    ).fetchall()
-    return [row.id for row in rows]
+    parameters = {"namespace": namespace, "ids": list(ids)}
+    return fetch_column(connection, load("follow")["followers"], parameters)
 
 
 def lock_gates(
@@ -166,18 +158,14 @@ def put_targets(
 
     ``restores``: the file has not changed, so a target that differs was changed by somebody else.
     """
-    variables = [target.url_env for target in targets.values()]
-    events = [",".join(target.events) for target in targets.values()]
     parameters = {
         "namespace": namespace,
         "names": list(targets),
-        "url_envs": variables,
-        "events": events,
+        "url_envs": [target.url_env for target in targets.values()],
+        "events": [",".join(target.events) for target in targets.values()],
+        "restores": restores,
     }
-    rows = connection.execute(
-        load("notify")["put_targets"], {**parameters, "restores": restores}
-    ).fetchall()
-    return [row.name for row in rows]
+    return fetch_column(connection, load("notify")["put_targets"], parameters)
 
 
 def restore_targets(

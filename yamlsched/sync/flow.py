@@ -80,25 +80,17 @@ def account_for_due_slots(
             f" with {snapshot.in_use_tzdata}. No host with that data ticks any more, so slots are"
             " computed with the older data. Upgrade tzdata on this host"
         )
+    result.due = due.DueResult()
     try:
         result.due = due.account_for_due_slots(connection, result.namespace, now, deadline)
-    except psycopg.Error as error:
-        if connection.closed:
-            raise
-        result.due = due.DueResult()
-        result.add_findings(
-            f"due slots could not be read: {reason(error)}. The next tick tries again"
-        )
-    try:
         waiting = due.DueResult(blocked=due.release_runs(connection, result.namespace, now))
-    except psycopg.Error as error:
-        if connection.closed:
-            raise
-        result.add_findings(
-            f"waiting runs could not be released: {reason(error)}. The next tick tries again"
-        )
-    else:
         waiting.log()
         result.due.add(waiting)
+    except psycopg.Error as error:
+        if connection.closed:
+            raise
+        result.add_findings(
+            f"due slots could not be processed: {reason(error)}. The next tick tries again"
+        )
     due.note_failures(connection, result.namespace, result.due.failed, now)
     result.add_findings(*result.due.problems)

@@ -76,7 +76,7 @@ def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
         return Revision(named, author=author)
     try:
         place = Path(os.path.realpath(path))
-        facts = _of_git(place, data, environment) if _is_below_git(place) else Revision()
+        facts = _read_git(place, data, environment) if _is_below_git(place) else Revision()
     except _Unknown as error:
         facts = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
     except (OSError, ValueError) as error:  # a path that the system does not accept is one, too
@@ -91,7 +91,7 @@ def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
     )
 
 
-def of_code(path: str, environment: Mapping[str, str]) -> str | None:
+def code_revision(path: str, environment: Mapping[str, str]) -> str | None:
     """Return the revision of the code beside the file at ``path``, as it is shown; None if it is
     not known.
 
@@ -118,7 +118,7 @@ def _is_below_git(place: Path) -> bool:
     )
 
 
-def _of_git(place: Path, data: bytes, environment: Mapping[str, str]) -> Revision:
+def _read_git(place: Path, data: bytes, environment: Mapping[str, str]) -> Revision:
     """Return what git knows of the file. Raises _Unknown."""
     deadline = time.monotonic() + MAX_GIT_SECONDS
 

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, timedelta
-from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -121,16 +120,6 @@ class SlotPlan(NamedTuple):
     move: CursorMove
 
 
-class DueSlots(NamedTuple):
-    """Slots of a span: those to run, those that the newest supersedes, and the first one for a
-    later sync.
-    """
-
-    candidates: tuple[Slot, ...]
-    superseded: slots.Span | None = None
-    next_slot: Slot | None = None
-
-
 def next_slot_at(
     schedule: str | None,
     timezone: str,
@@ -147,7 +136,7 @@ def next_slot_at(
         return None
     if paused_at is not None and paused_until is not None:
         after = max(after, paused_until)
-    slot = _next(parse_schedule(schedule), zone(timezone), after)
+    slot = slots.next_slot(parse_schedule(schedule), zone(timezone), after)
     return slot.at if slot else None
 
 
@@ -183,34 +172,27 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
 
     gaps: list[Gap] = []
     start = base
-    for reason, until in _blanket_skips(definition, now):
+    for reason, until in _unconditional_skips(definition, now):
         if until > start:
             gaps += _not_run(definition, start, until if reason == "late" else start, reason, until)
             start = until
 
-    owed: tuple[Slot, ...] = ()
+    owed: list[Slot] = []
+    end = now
     if start < now:
         limit = MAX_CATCHUP_RUNS if definition.catchup == "all" and not is_closing else None
-        if definition.after and definition.catchup != "all":
-            due = _slots_to_wait(fires, where, start, now)
-        else:
-            due = _due_slots(fires, where, start, now, definition.catchup == "latest", limit)
-        owed = due.candidates
-        end = owed[-1].at if len(owed) == limit else now
-        next_slot = due.next_slot if fires is cron else _next(cron, where, end)
-        next_at = next_slot.at if next_slot else None
-        gaps += _not_run(
-            definition, start, end, "superseded", due.superseded.last if due.superseded else start
-        )
-    else:
-        next_at = next_slot_of(definition, now)
+        owed = _due_slots(definition, fires, where, start, now, limit)
+        if len(owed) == limit:
+            end = owed[-1].at
+        superseded_to = owed[0].at - MICROSECOND if owed else start
+        gaps += _not_run(definition, start, end, "superseded", superseded_to)
     if gaps and not (owed and owed[0].at < gaps[0].first):
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
     newest = [slot.at for slot in owed[-1:]] + [gap.last for gap in gaps[-1:]]
     accounted = max(newest, default=definition.last_slot_at)
     candidates = [Candidate(slot_key(definition.job_type, cron, slot), slot) for slot in owed]
-    return OwedSlots(definition, gaps, candidates, accounted, next_at)
+    return OwedSlots(definition, gaps, candidates, accounted, next_slot_of(definition, end))
 
 
 def _not_run(
@@ -221,14 +203,14 @@ def _not_run(
     """
     cron, where = parse_schedule(definition.schedule or ""), zone(definition.timezone)
     if end <= start or not (definition.skip_on or definition.only_on):
-        if last > start and (span := _span(cron, where, start, last)):
+        if last > start and (span := slots.span(cron, where, start, last)):
             yield _gap(definition, span, reason)
         return
     dates = _dates(where, start, max(end, last))
     for part in days(of_rows(definition.skip_on), of_rows(definition.only_on), *dates):
         until = end if part.skipped_by else last
         if until > start and (
-            span := _span(on_dates(cron, [(part.first, part.last)]), where, start, until)
+            span := slots.span(on_dates(cron, [(part.first, part.last)]), where, start, until)
         ):
             yield _gap(
                 definition, span, "calendar" if part.skipped_by else reason, part.skipped_by or None
@@ -262,7 +244,7 @@ def owed_by_unreadable(definition: Definition, now: datetime) -> OwedSlots:
     return OwedSlots(definition, [gap], [], last, None)
 
 
-def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
+def _unconditional_skips(definition: Definition, now: datetime) -> list[tuple[str, datetime]]:
     """Return the reasons that skip all slots up to an instant, independent of runs, in order."""
     if definition.retired_at is not None:
         return [("retired", now)]
@@ -277,41 +259,27 @@ def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, dat
     return [*reasons, ("late", late)]
 
 
-@lru_cache(maxsize=16384)
 def _due_slots(
-    cron: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
-) -> DueSlots:
-    """Return the slots in (start, now], sorted by ``catchup``. Cached: many jobs share an
-    expression.
+    definition: Definition,
+    fires: Cron,
+    where: ZoneInfo,
+    start: datetime,
+    now: datetime,
+    limit: int | None,
+) -> list[Slot]:
+    """Return the slots in (start, now] that get a run, oldest first. The last of them supersedes
+    those before the first, if the job catches up with the latest only.
     """
-    first = slots.next_slot(cron, where, start)
-    if first is None or first.at > now:
-        return DueSlots((), next_slot=first)
-    second = slots.next_slot(cron, where, first.at)
-    if second is None or second.at > now:
-        return DueSlots((first,), next_slot=second)
-    if not latest:
-        candidates = tuple(islice(slots.slots(cron, where, start, now), limit))
-        return DueSlots(candidates, next_slot=_next(cron, where, candidates[-1].at))
-    newest = slots.newest_slot(cron, where, start, now)
-    assert newest is not None
-    superseded = slots.span(cron, where, start, newest.at - MICROSECOND)
-    return DueSlots((newest,), superseded, next_slot=_next(cron, where, now))
-
-
-def _slots_to_wait(cron: Cron, where: ZoneInfo, start: datetime, now: datetime) -> DueSlots:
-    """Return the slots in (start, now] of a job that follows others: which is run depends on what
-    each waits for.
-    """
-    candidates: deque[Slot] = deque()
+    if definition.catchup != "latest":
+        return list(islice(slots.slots(fires, where, start, now), limit))
+    # which slot of a job that follows others is run depends on what each waits for
+    most = MAX_CATCHUP_RUNS if definition.after else 1
+    newest: deque[Slot] = deque()
     until = now
-    while len(candidates) < MAX_CATCHUP_RUNS and (
-        slot := slots.newest_slot(cron, where, start, until)
-    ):
-        candidates.appendleft(slot)
+    while len(newest) < most and (slot := slots.newest_slot(fires, where, start, until)):
+        newest.appendleft(slot)
         until = slot.at - MICROSECOND
-    superseded = _span(cron, where, start, until) if len(candidates) == MAX_CATCHUP_RUNS else None
-    return DueSlots(tuple(candidates), superseded, next_slot=_next(cron, where, now))
+    return list(newest)
 
 
 def awaited_slot(
@@ -379,7 +347,3 @@ def _run_at(namespace: str, definition: Definition, slot_at: datetime) -> dateti
     cron, where = parse_schedule(definition.schedule), zone(definition.timezone)
     offset = keys.offset(namespace, definition.job_type, definition.spread)
     return keys.run_at(offset, cron, where, slot_at)
-
-
-_next = lru_cache(maxsize=16384)(slots.next_slot)
-_span = lru_cache(maxsize=16384)(slots.span)

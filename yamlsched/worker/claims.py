@@ -15,8 +15,9 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.runs import claiming, follow
+from yamlsched.runs import claiming
 from yamlsched.runs.lifecycle import Outcome, Status
+from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
@@ -227,16 +228,14 @@ class Claims:
     async def _settle(self, claimed: claiming.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
 
-        async def ask(connection: Connection) -> follow.Settlement:
-            return await follow.settle(connection, self._namespace, claimed.unreleased)
+        async def ask(connection: Connection) -> ReleaseResult:
+            return await release_followers(connection, self._namespace, claimed.unreleased)
 
         try:
-            settled = await answer_of(self._session, ask)
+            result = await answer_of(self._session, ask)
         except Unanswered:
-            settled = None
-        claimed.busy |= (
-            settled.busy.union(job for job, _ in settled.failed) if settled else claimed.unreleased
-        )
+            result = None
+        claimed.busy |= result.busy.union(result.failed) if result else claimed.unreleased
         claimed.is_complete = False
 
     def _step_over(self, claimed: claiming.ClaimResult) -> None:
@@ -305,8 +304,8 @@ class Upkeep:
                 return reclaimed, offered, 0
             repaired = await claiming.repair(connection, self._namespace)
             # slots that have become late, and what no claim has met
-            followers = await follow.settle(connection, self._namespace, None)
-            for job, why in followers.failed:
+            followers = await release_followers(connection, self._namespace)
+            for job, why in followers.failed.items():
                 log.error("slot.blocked", job=job, error=why)
             return reclaimed, offered, repaired + followers.repaired
 

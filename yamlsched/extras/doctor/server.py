@@ -285,7 +285,7 @@ def tables(connection: psycopg.Connection[Any]) -> Check:
     if must_migrate:
         what = f"version {version} of {own}" if version else "none yet"
         return fail("tables", what, "yamlsched migrate")
-    if read_role(connection).can_read and effects.read(connection) is None:
+    if read_role(connection).can_read and effects.read_identity(connection) is None:
         remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
         return fail("tables", f"version {version}, but the database has no identity", remedy)
     return ok("tables", f"version {version}")

@@ -171,11 +171,11 @@ def identity(settings: Settings, is_new: bool, by: str | None) -> int:
     with settings.connect() as connection:
         if is_new:
             namespace = history.namespace_of(connection, settings.namespace, settings.file)
-            now: effects.Identity | None = effects.renew(
+            now: effects.Identity | None = effects.renew_identity(
                 connection, namespace, by or runs.operator()
             )
         else:
-            now = effects.read(connection)
+            now = effects.read_identity(connection)
     if now is None:
         raise Refused(
             "the database has no identity, its row was deleted: run yamlsched db identity --new"

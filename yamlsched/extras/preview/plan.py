@@ -19,9 +19,18 @@ from yamlsched.errors import ScheduleError
 from yamlsched.extras.preview import model, notes, slot_changes
 from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
-from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
+from yamlsched.schedule.job import Job, Retention, from_row
 from yamlsched.schedule.load import Loaded
-from yamlsched.sync import converge, definitions, due, field_changes, hosts, slot_plan
+from yamlsched.sync import (
+    converge,
+    definitions,
+    due,
+    edits,
+    field_changes,
+    hosts,
+    slot_plan,
+    slot_rows,
+)
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.in_use import decide, explain, is_newer
@@ -80,9 +89,7 @@ def read(
         place, in_use, at = seen.place(schedule), seen.in_use, seen.now
         until = at + days * DAY
         stored = applied_definitions(connection, namespace)
-        differences = definitions.differences(
-            connection, namespace, list(map(to_row, loaded.jobs.values())), DEFAULT_ROW
-        )
+        differences = definitions.differences(connection, namespace, loaded.jobs)
         is_recomputed = in_use is not None and is_newer(schedule.version, in_use.version)
         changed = {change.id for change in differences if change.id is not None}
         retires = any(change.is_gone and not change.is_retired for change in differences)
@@ -116,12 +123,12 @@ def read(
             },
         )
         keys = list(_edited_keys(base, head, at, until))
-        holders = due.key_holders(connection, namespace, keys) if keys else {}
+        holders = slot_rows.key_holders(connection, namespace, keys)
         holders |= {
             run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs
         }
         others = fetch_column(connection, sql["other_namespaces"], parameters)
-        former = converge.latest_settings(connection, namespace)
+        former = edits.latest_settings(connection, namespace)
         retired_at = {
             row.id: row.retired_at or at
             for row in stored
@@ -178,7 +185,7 @@ def _account(
                 continue
         if definition.id in closing or (next_slot_at is not None and next_slot_at <= now):
             owing.append(definition)
-    open_slots = due.earliest_open_slots(connection, namespace, [row.id for row in owing])
+    open_slots = slot_rows.earliest_open_slots(connection, namespace, [row.id for row in owing])
     ready: dict[bool, list[AppliedDefinition]] = {True: [], False: []}
     for row in owing:
         if row.id in closing or not due.is_waiting(row, open_slots):
@@ -193,7 +200,11 @@ def _account(
         plan.unreadable += [f"{job}: {why}" for job, why in unreadable]
         for decided in plans:
             job, edited = decided.definition.job_type, file.get(decided.definition.job_type)
-            for run in converge.moved(namespace, decided, edited, now) if edited else decided.runs:
+            for run in (
+                converge.rescheduled_runs(namespace, decided, edited, now)
+                if edited
+                else decided.runs
+            ):
                 plan.runs.append(model.PlannedRun(job, run.key, run.slot, run.run_at, is_closing))
             plan.skipped += [
                 model.SkippedSlots(job, g.first, g.last, g.slots, g.reason) for g in decided.gaps

@@ -1,0 +1,142 @@
+"""Reading and writing what accounts for slots: see ``sql/slots.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from psycopg import Connection
+
+from yamlsched.db.query import load
+from yamlsched.sync import slot_plan
+from yamlsched.sync.definitions import Definition
+from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun
+
+CHUNK_ROWS = 5000
+"""Rows of one insert: accounting for a year of a minutely job must not build one message of half a
+million.
+"""
+
+
+def start_batch(
+    connection: Connection[Any], now: datetime | None, lock_timeout_seconds: float | None = None
+) -> datetime:
+    """Prepare the transaction for work on a few hundred jobs by index, and return its instant.
+
+    A statement that waits longer than the timeout for a lock fails; None: the timeout of the
+    session.
+    """
+    timeout = None if lock_timeout_seconds is None else f"{lock_timeout_seconds * 1000:.0f}ms"
+    parameters = {"now": now, "timeout": timeout}
+    [row] = connection.execute(load("slots")["start_batch"], parameters).fetchall()
+    instant: datetime = row.now
+    return instant
+
+
+def earliest_open_slots(
+    connection: Connection[Any], namespace: str, ids: Sequence[int]
+) -> dict[int, datetime]:
+    """Return, by definition, the earliest slot with an unfinished run that excludes others."""
+    parameters = {"namespace": namespace, "ids": ids}
+    rows = connection.execute(load("slots")["earliest_open_slots"], parameters)
+    return {row.id: row.slot for row in rows}
+
+
+def key_holders(
+    connection: Connection[Any], namespace: str, keys: Sequence[str]
+) -> dict[str, KeyHolder]:
+    """Return the holders of those keys that are, or were, in use."""
+    parameters = {"namespace": namespace, "keys": keys}
+    rows = connection.execute(load("slots")["key_holders"], parameters)
+    return {row.key: KeyHolder._make(row[1:]) for row in rows}
+
+
+def create_runs(
+    connection: Connection[Any],
+    runs: Sequence[NewRun],
+    namespace: str,
+    now: datetime,
+    is_backfill: bool = False,
+) -> int:
+    """Insert runs in order, except those whose key is, or was, in use; return how many."""
+    parameters = {"namespace": namespace, "now": now, "by_hand": is_backfill}
+    return _write_rows(connection, "slots", "create_runs", runs, parameters)
+
+
+def followed(
+    connection: Connection[Any], namespace: str, jobs: Iterable[Definition]
+) -> dict[str, Any]:
+    """Return by name what decides the slots of the jobs that ``jobs`` follow."""
+    names = sorted({name for job in jobs for name in job.after})
+    parameters = {"namespace": namespace, "names": names}
+    rows = connection.execute(load("follow")["upstreams"], parameters)
+    return {row.job_type: row for row in rows}
+
+
+def await_upstreams(
+    connection: Connection[Any],
+    namespace: str,
+    jobs: Iterable[Definition],
+    runs: Sequence[NewRun],
+    upstreams: Mapping[str, Any],
+    now: datetime,
+) -> None:
+    """Store what new runs wait for. ``upstreams`` is what ``followed`` returned, under the lock of
+    ``jobs``.
+    """
+    after = {job.id: [upstreams[name] for name in job.after if name in upstreams] for job in jobs}
+    rows = [
+        AwaitedSlot(
+            run.key,
+            job.id,
+            slot_plan.awaited_slot(job.schedule, job.timezone, job.effective_from, run.slot),
+        )
+        for run in runs
+        for job in after[run.definition_id]
+    ]
+    _write_rows(connection, "follow", "await", rows, {"namespace": namespace, "now": now})
+
+
+def wake_followers(
+    connection: Connection[Any], namespace: str, ids: Iterable[int], now: datetime
+) -> None:
+    """Have what waits for slots of these jobs decided again: they have a run or a gap now, or will
+    have none.
+    """
+    parameters = {"namespace": namespace, "ids": sorted(ids), "now": now}
+    connection.execute(load("follow")["wake"], parameters)
+
+
+def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
+    """Record gaps, or extend those that they continue."""
+    _write_rows(connection, "slots", "record_gaps", gaps, {"now": now})
+
+
+def move_cursors(connection: Connection[Any], moves: Sequence[CursorMove]) -> None:
+    """Set the cursors and next slots of definitions that the caller has locked."""
+    _write_rows(connection, "slots", "move_cursors", moves, {})
+
+
+def notify_workers(connection: Connection[Any], namespace: str) -> None:
+    """Wake up continuous workers once the transaction has committed."""
+    connection.execute(load("slots")["notify_workers"], {"namespace": namespace})
+
+
+def _write_rows(
+    connection: Connection[Any],
+    file: str,
+    statement: str,
+    rows: Sequence[NewRun | Gap | CursorMove | AwaitedSlot],
+    parameters: Mapping[str, Any],
+) -> int:
+    """Execute a statement for rows in chunks: each field is a parameter of that name, an array.
+    Return how many rows it wrote.
+    """
+    written = 0
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = rows[start : start + CHUNK_ROWS]
+        arrays = map(list, zip(*chunk, strict=True))
+        columns = dict(zip(chunk[0]._fields, arrays, strict=True))
+        written += connection.execute(load(file)[statement], {**columns, **parameters}).rowcount
+    return written
