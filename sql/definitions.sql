@@ -54,8 +54,8 @@ from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
 
 -- name: same_programs
--- The jobs whose attempts would execute the same, and in the same queue, by their definitions. `jobs` and `defaults` are as
--- in `differences`.
+-- The jobs whose attempts would execute the same, and in the same queue, by their definitions.
+-- `jobs` and `defaults` are as in `differences`.
 select d.job_type
 from jsonb_array_elements(%(jobs)s) as f (job)
 join yamlsched.job_definitions d

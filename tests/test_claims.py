@@ -10,9 +10,8 @@ import psycopg
 import pytest
 
 from support.rows import a_job, a_run, row
-from yamlsched.runs import claiming
-from yamlsched.runs.claiming import ClaimScope
-from yamlsched.worker import clock
+from yamlsched.worker import claiming, clock
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import (
     LOOK_INTERVAL_SECONDS,
     MAX_BUSY_CLAIMS,

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from support.project import is_alive, until
 from yamlsched.handler import programs
 from yamlsched.handler.programs import Program, with_last_lines
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.commands import directory_obstacle, program_obstacle
 from yamlsched.schedule.job import ExitCodes, Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.executor import Ended, EventQueue, Succeeded
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import ConcurrencyPermits

@@ -17,8 +17,9 @@ from support.rows import a_started_run
 from yamlsched import Refused, YamlschedError
 from yamlsched.db.query import load
 from yamlsched.errors import LeaseLost
-from yamlsched.runs import statements as store
+from yamlsched.runs import own_transaction
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch
+from yamlsched.worker import statements as store
 
 
 @pytest.fixture
@@ -204,11 +205,11 @@ def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, 
     one, other = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
-        for part in store.fan_out(
+        for part in own_transaction.fan_out(
             "default", one.id, [EnqueueBatch("mail", ["{}"], [None], None, None)]
         ):
             connection.execute(load("enqueue")["enqueue_many"], part)
-        assert store.succeed_in(connection, (one.id, 1, one.backend.locked_by), None)
+        assert own_transaction.succeed_in(connection, (one.id, 1, one.backend.locked_by), None)
 
         # when the leases of both are renewed
         async def renew() -> set[int]:

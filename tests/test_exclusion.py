@@ -19,10 +19,10 @@ from yamlsched import db as database
 from yamlsched.act import runs as actions
 from yamlsched.act.backfill import backfill, definition_for
 from yamlsched.db.query import load
-from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.sync import definitions
 from yamlsched.sync.flow import sync
+from yamlsched.worker import statements as store
 
 Db = psycopg.Connection[Any]
 HOURLY = {"cron": "0 * * * *", "max_attempts": 2}

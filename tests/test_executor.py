@@ -10,10 +10,10 @@ from typing import Any, cast
 import psycopg
 
 from support.rows import a_job
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.schedule.job import Job, Mode, Queue
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import Claims
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.queues import Queues

@@ -18,10 +18,11 @@ from support.project import until
 from support.rows import a_job, a_run, row, value
 from yamlsched import db as database
 from yamlsched.db.query import load
-from yamlsched.runs import claiming, effects, progress
-from yamlsched.runs import statements as store
+from yamlsched.runs import effects, own_transaction
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.runs.progress import Progress
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 
 Connection = psycopg.AsyncConnection[Any]
 Write = Callable[[Connection, ClaimedRun], Awaitable[Any]]
@@ -33,12 +34,14 @@ def finish(outcome: Outcome) -> Write:
 
 async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
     with database.connect(connection.info.dsn) as own:
-        return store.succeed_in(own, (run.id, run.attempt, run.locked_by), None)
+        return own_transaction.succeed_in(own, (run.id, run.attempt, run.locked_by), None)
 
 
 async def report_in(connection: Connection, run: ClaimedRun) -> Any:
     with database.connect(connection.info.dsn) as own:
-        own.execute(*progress.last_report((run.id, run.attempt, run.locked_by), Progress(1.0)))
+        own.execute(
+            *own_transaction.last_report((run.id, run.attempt, run.locked_by), Progress(1.0))
+        )
         return own.execute(
             "select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]
         ).fetchall()
@@ -51,7 +54,7 @@ WRITES: dict[str, Write] = {
         connection, [(run, None), (run._replace(id=-1, locked_by="B"), None)]
     ),
     "succeed_in": succeed_in,
-    "report": lambda connection, run: progress.report(connection, [(run, Progress(1.0))]),
+    "report": lambda connection, run: store.report_progress(connection, [(run, Progress(1.0))]),
     "report_in": report_in,
     "finish with a success": finish(Outcome(Status.SUCCEEDED, result="{}")),
     "finish with a failure": finish(

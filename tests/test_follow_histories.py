@@ -16,10 +16,10 @@ from yamlsched import db as database
 from yamlsched.act import pause
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
 from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.sync.flow import sync
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 
 __all__ = ["world"]
 

@@ -18,9 +18,10 @@ from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
+from yamlsched.runs import own_transaction
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 from yamlsched.worker.sessions import WORKER_SETTINGS
 
 Db = psycopg.Connection[Any]
@@ -203,7 +204,7 @@ def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(
     [first] = worker.claim()
 
     with database.connect(dsn) as own:
-        assert store.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
+        assert own_transaction.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
     assert (row(db, first.id).status, blocked(db, runs[1])) == ("succeeded", [TURN])
     worker.call(store.unlock, "default", [first])
 

@@ -22,9 +22,9 @@ from support.rows import a_job
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 
 pytestmark = pytest.mark.slow
 SECONDS, MIN_CLAIMED = 10.0, 500  # a busy machine takes longer

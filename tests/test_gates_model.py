@@ -18,9 +18,9 @@ from support.rows import a_job, a_run
 from support.steps import Session
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 
 Db = psycopg.Connection[Any]
 NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)

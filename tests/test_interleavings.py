@@ -18,11 +18,12 @@ from support.schedules import a_file
 from support.steps import Session, install, interleave
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.runs.own_transaction import succeed_in
 from yamlsched.schedule.load import load
 from yamlsched.sync import converge
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 
 # -- the world: five jobs, and of each a run that executes, one that is due, and one that is blocked
 
@@ -131,7 +132,7 @@ def end(*outcomes: Outcome) -> Callable[[Session, World], None]:
 def own_transaction(session: Session, world: World) -> None:
     for run in world.held():
         with session.connection.transaction():
-            store.succeed_in(session.connection, (run.id, run.attempt, run.locked_by), None)
+            succeed_in(session.connection, (run.id, run.attempt, run.locked_by), None)
     session.call(store.unlock, "default", world.held())
 
 

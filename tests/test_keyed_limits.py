@@ -18,8 +18,8 @@ from support.schedules import a_file
 from yamlsched.act.backfill import definition_for
 from yamlsched.ask import edits, health, history, why
 from yamlsched.ask import runs as records
-from yamlsched.runs import claiming
 from yamlsched.sync.flow import sync
+from yamlsched.worker import claiming
 
 Db = psycopg.Connection[Any]
 TENANT = {"limit_name": "provider", "limit_by": ["tenant_id"]}

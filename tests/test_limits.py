@@ -23,10 +23,11 @@ from yamlsched.act import runs as actions
 from yamlsched.act.backfill import definition_for
 from yamlsched.ask import history, why
 from yamlsched.ask import runs as records
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
+from yamlsched.runs import own_transaction
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.sync.flow import sync
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 
 Db = psycopg.Connection[Any]
 NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -195,7 +196,7 @@ def test_a_success_in_the_transaction_of_a_handler_holds_its_number_until_its_wo
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
     with database.connect(dsn) as own:
-        assert store.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
+        assert own_transaction.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
 
     assert worker.claim() == []
     worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)

@@ -20,11 +20,11 @@ from yamlsched.ask import runs as history
 from yamlsched.ask import search
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
-from yamlsched.runs import claiming
-from yamlsched.runs.claiming import ClaimScope, levels
 from yamlsched.runs.lifecycle import Priority
 from yamlsched.sync.flow import sync
 from yamlsched.testing import FakeRun
+from yamlsched.worker import claiming
+from yamlsched.worker.claiming import ClaimScope, levels
 from yamlsched.worker.claims import Claims
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
 

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.executor import Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import ConcurrencyPermits

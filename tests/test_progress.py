@@ -23,12 +23,11 @@ from support.project import Project, a_project, until
 from support.rows import a_job, a_run, a_started_run, value
 from yamlsched import db as connections
 from yamlsched.errors import Refused
-from yamlsched.runs import progress as store
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.runs.progress import MAX_COUNT, MAX_NOTE_CHARS, Progress, StoredProgress, progress
 from yamlsched.schedule.job import Job
 from yamlsched.testing import FakeRun
-from yamlsched.worker import clock, leases
+from yamlsched.worker import clock, leases, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.leases import INTERVAL_SECONDS, ProgressWriter
 from yamlsched.worker.local.protocol import SLOT_BYTES, SLOTS_AT, ProgressSlots
@@ -173,7 +172,7 @@ class RecordedWrites:
             self.writes.append([progress for _, progress in reports])
             return set() if self.is_locked else {run.id for run, _ in reports}
 
-        monkeypatch.setattr(store, "report", report)
+        monkeypatch.setattr(statements, "report_progress", report)
 
     async def run(self, do: Any, timeout: float) -> Any:
         return await do(None)
@@ -249,7 +248,7 @@ def report(
 ) -> set[int]:
     async def write() -> set[int]:
         async with await connections.connect_async(dsn, settings or {}, look_up) as connection:
-            return await store.report(connection, reports, NOON)
+            return await statements.report_progress(connection, reports, NOON)
 
     return asyncio.run(write())
 
@@ -311,7 +310,7 @@ def test_a_row_that_is_about_to_be_finished_is_skipped(
 def test_many_attempts_are_written_in_order(
     db: Db, dsn: str, run_of: Callable[..., ClaimedRun]
 ) -> None:
-    runs = [run_of() for _ in range(store.MAX_REPORTS_PER_STATEMENT + 1)]
+    runs = [run_of() for _ in range(statements.MAX_REPORTS_PER_STATEMENT + 1)]
 
     reports = [
         (run, Progress(float(number), 200.0, f"run {number}")) for number, run in enumerate(runs)

@@ -14,13 +14,13 @@ import pytest
 from support.rows import a_job, a_run
 from yamlsched import db as store
 from yamlsched.db.query import load
-from yamlsched.runs.claiming import MAX_RECLAIMED_ENTRIES, levels
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, Outcome, Status
-from yamlsched.runs.statements import outcome_parameters
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
+from yamlsched.worker.claiming import MAX_RECLAIMED_ENTRIES, levels
 from yamlsched.worker.sessions import WORKER_SETTINGS
+from yamlsched.worker.statements import outcome_parameters
 
 FINISHED = 1_000_000
 DUE = 1_000

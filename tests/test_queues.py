@@ -17,9 +17,9 @@ from support.project import Project, a_project, until
 from support.rows import a_job, a_run, row, value
 from support.schedules import a_file
 from yamlsched.ask import edits
-from yamlsched.runs import claiming
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
+from yamlsched.worker import claiming
 
 Db = psycopg.Connection[Any]
 WEB2 = "queues: {web2: {dedicated: true}, mail: {mode: async}}"

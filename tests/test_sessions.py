@@ -18,9 +18,9 @@ from support.rows import a_job, a_run
 from yamlsched.db.connection import connect_async
 from yamlsched.db.dsn import conninfo
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as runs
 from yamlsched.runs.lifecycle import ClaimedRun
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as runs
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession, look_up
 
 T = TypeVar("T")

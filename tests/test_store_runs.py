@@ -18,11 +18,11 @@ from support.schedules import prune
 from yamlsched import db as database
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status
-from yamlsched.runs.statements import LOST, OURS
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
+from yamlsched.worker.claiming import ClaimScope
+from yamlsched.worker.statements import LOST, OURS
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR, LEASE = (

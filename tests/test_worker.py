@@ -534,7 +534,7 @@ def _age_at_start(project: Project, run: int) -> float:
 def test_a_loop_that_cannot_listen_polls(project: Project) -> None:
     # as behind a pooler in transaction mode, where LISTEN has no effect
     project.sync(nothing={})
-    deaf = "from yamlsched.runs import statements as runs\nasync def listen(connection): pass\nruns.listen = listen"
+    deaf = "from yamlsched.worker import statements as runs\nasync def listen(connection): pass\nruns.listen = listen"
     process = project.start("work", "--loop", before=deaf)
 
     for _ in range(2):

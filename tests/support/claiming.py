@@ -7,11 +7,11 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.runs import claiming
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.schedule.job import Limit
 from yamlsched.sync import converge, definitions, slot_rows
+from yamlsched.worker import claiming
+from yamlsched.worker.claiming import ClaimScope
 
 EVERYTHING = ClaimScope()
 WRONGLY_BLOCKED = """

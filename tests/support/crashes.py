@@ -17,7 +17,7 @@ import psycopg
 
 from yamlsched import Run
 from yamlsched.runs import effects
-from yamlsched.runs import statements as store
+from yamlsched.runs import own_transaction as store
 
 POINTS = (
     "before the claim of the key",

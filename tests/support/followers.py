@@ -11,11 +11,11 @@ import pytest
 from psycopg.rows import namedtuple_row
 
 from support.schedules import HOUR, a_file, at, sync_by_hand
-from yamlsched.runs import claiming
-from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.sync.flow import sync
+from yamlsched.worker import claiming
+from yamlsched.worker import statements as store
 
 Db = psycopg.Connection[Any]
 SUCCESS, DEAD = Outcome(Status.SUCCEEDED), Outcome(Status.DEAD, error="no route to host")

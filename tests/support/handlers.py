@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 
 from yamlsched import Discard, RetryAfter, Run, Snooze
-from yamlsched.runs import statements as store
+from yamlsched.runs import own_transaction as store
 
 FOLDER = Path(os.environ.get("TEST_FOLDER", "."))
 

@@ -138,7 +138,8 @@ def redactor(dsn: str, names: Iterable[str] = ()) -> Callable[[str], str]:
     These are the DSN and its password, and the values of yamlsched's variables and of the variables
     ``names``.
 
-    >>> redactor("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
+    >>> dsn = "postgresql://app:s3cret!!@db/app"
+    >>> redactor(dsn)(f"bad password s3cret!! for {dsn}")
     'bad password *** for ***'
     >>> redactor("")("no answer from amqp://bob:hunter2@mq:5672/ with password=hunter2")
     'no answer from amqp://bob:***@mq:5672/ with password=***'

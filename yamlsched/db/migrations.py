@@ -92,8 +92,8 @@ def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
 def must_migrate(checksums: Mapping[int, str]) -> bool:
     """Return whether migrations are missing, given those that are applied.
 
-    Raises NewerTables if a newer yamlsched applied more, WrongTables if one was applied from another
-    file than ours.
+    Raises NewerTables if a newer yamlsched applied more, WrongTables if one was applied from
+    another file than ours.
     """
     version, own = max(checksums, default=0), latest_version()
     if version > own:

@@ -30,7 +30,7 @@ from yamlsched.db.query import load
 from yamlsched.db.session import AsyncHandlerSession, HandlerSession
 from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
 from yamlsched.handler.sessions import persist, persist_async, sessions
-from yamlsched.runs import effects, progress, statements
+from yamlsched.runs import effects, own_transaction
 from yamlsched.runs.effects import EffectEntry, FoundEffect
 from yamlsched.runs.enqueue import translate_errors
 from yamlsched.runs.lifecycle import EnqueueBatch
@@ -108,11 +108,11 @@ class PostgresBackend:
         LeaseLost if it is lost.
         """
         if last is not None:
-            connection.execute(*progress.last_report(self._fence, last))
+            connection.execute(*own_transaction.last_report(self._fence, last))
         with _translated(enqueued):
-            for parameters in statements.fan_out(self.namespace, self.run_id, enqueued):
+            for parameters in own_transaction.fan_out(self.namespace, self.run_id, enqueued):
                 connection.execute(load("enqueue")["enqueue_many"], parameters)
-        if not statements.succeed_in(connection, self._fence, result):
+        if not own_transaction.succeed_in(connection, self._fence, result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # -- for an async def --------------------------------------------------------------------------
@@ -165,11 +165,11 @@ class PostgresBackend:
     ) -> None:
         """See ``succeed``."""
         if last is not None:
-            await connection.execute(*progress.last_report(self._fence, last))
+            await connection.execute(*own_transaction.last_report(self._fence, last))
         with _translated(enqueued):
-            for parameters in statements.fan_out(self.namespace, self.run_id, enqueued):
+            for parameters in own_transaction.fan_out(self.namespace, self.run_id, enqueued):
                 await connection.execute(load("enqueue")["enqueue_many"], parameters)
-        if (await connection.execute(*statements.success(self._fence, result))).rowcount != 1:
+        if (await connection.execute(*own_transaction.success(self._fence, result))).rowcount != 1:
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args, overload
 
 import psycopg
@@ -121,7 +122,9 @@ def enqueue(
     """
     batch = make_batch(job, [{} if payload is None else payload], [key], run_at, delay, priority)
     parameters = {**_parameters(batch, namespace), "payload": batch.payloads[0], "key": key}
-    return _execute(connection, "enqueue", parameters, lambda results: results[0])  # type: ignore[no-any-return]
+    select = itemgetter(0)
+    result: Enqueued | Awaitable[Enqueued] = _execute(connection, "enqueue", parameters, select)
+    return result
 
 
 @overload
@@ -161,7 +164,9 @@ def enqueue_many(
     ``keys`` has a key, or None, for each payload. Everything else works as in ``enqueue``.
     """
     parameters = _parameters(make_batch(job, payloads, keys, run_at, delay, priority), namespace)
-    return _execute(connection, "enqueue_many", parameters, list)  # type: ignore[no-any-return]
+    result: list[Enqueued] | Awaitable[list[Enqueued]]
+    result = _execute(connection, "enqueue_many", parameters, list)
+    return result
 
 
 def make_batch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import psycopg
 
 from yamlsched.db.query import fetch, load
 from yamlsched.errors import Refused
-from yamlsched.runs.lifecycle import ClaimedRun, one_line
+from yamlsched.runs.lifecycle import one_line
 
 MAX_COUNT = 2**53
 """Up to here every whole number is exact in the database."""
@@ -98,9 +98,6 @@ def _shown(number: float) -> str:
     )
 
 
-MAX_REPORTS_PER_STATEMENT = 100
-
-
 @dataclass(frozen=True)
 class StoredProgress:
     """The last progress of an attempt. ``reported_at`` is when the value was written first: it
@@ -136,48 +133,6 @@ class _Row:
         return StoredProgress(
             self.attempt, self.worker, done, total, self.note, percent, self.reported_at
         )
-
-
-async def hold(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> None:
-    """Lock the rows of ``runs`` in the open transaction."""
-    await connection.execute(load("progress")["hold"], {"ids": [run.id for run in runs]})
-
-
-async def report(
-    connection: psycopg.AsyncConnection[Any],
-    reports: Sequence[tuple[ClaimedRun, Progress]],
-    now: datetime | None = None,
-) -> set[int]:
-    """Write the progress of attempts; return the ids of the runs that were still ours, and not
-    locked.
-    """
-    written: set[int] = set()
-    for parameters in _parameters(reports):
-        cursor = await connection.execute(load("progress")["report"], {**parameters, "now": now})
-        written.update(row.run_id for row in await cursor.fetchall())
-    return written
-
-
-def _parameters(reports: Sequence[tuple[ClaimedRun, Progress]]) -> Iterator[dict[str, Any]]:
-    for start in range(0, len(reports), MAX_REPORTS_PER_STATEMENT):
-        part = reports[start : start + MAX_REPORTS_PER_STATEMENT]
-        yield {
-            "ids": [run.id for run, _ in part],
-            "attempts": [run.attempt for run, _ in part],
-            "tokens": [run.locked_by for run, _ in part],
-            "dones": [progress.done for _, progress in part],
-            "totals": [progress.total for _, progress in part],
-            "notes": [progress.note for _, progress in part],
-        }
-
-
-def last_report(fence: tuple[int, int, str], progress: Progress) -> tuple[bytes, dict[str, Any]]:
-    """Return the statement that writes the progress of an attempt inside its handler's own
-    transaction.
-    """
-    run_id, attempt, token = fence
-    values = {"id": run_id, "attempt": attempt, "token": token, **progress._asdict()}
-    return load("progress")["report_in"], values
 
 
 def runs_progress(

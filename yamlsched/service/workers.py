@@ -14,17 +14,16 @@ from yamlsched import log, plugin_manager
 from yamlsched.db import migrations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import WorkerTask
-from yamlsched.runs import claiming
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.service.steps import Target, WorkOptions, WorkResult
 from yamlsched.sync import hosts, revision
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
-from yamlsched.worker import forking, startable
+from yamlsched.worker import claiming, forking, startable
 from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import Workload
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import (

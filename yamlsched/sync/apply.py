@@ -165,10 +165,15 @@ class FileSync:
         """Decide what to do with the file; return whether that is not to apply it, and report
         why.
         """
-        seen, result = self.snapshot, self.result
-        place = seen.place(self.schedule)._replace(had_file=self.had_file)
+        snapshot, result = self.snapshot, self.result
+        place = snapshot.place(self.schedule)._replace(had_file=self.had_file)
         result.verdict = verdict = decide(
-            place, seen.others, seen.in_use, seen.was_in_use, seen.now, bool(retired)
+            place,
+            snapshot.others,
+            snapshot.in_use,
+            snapshot.was_in_use,
+            snapshot.now,
+            bool(retired),
         )
         if verdict is Verdict.UNCONFIRMED:
             log.info(
@@ -182,14 +187,14 @@ class FileSync:
         if verdict not in (*REFUSED, *WAITS):
             return False
         namespace = str(result.namespace)
-        why = explain(verdict, place, self.schedule.path, namespace, seen.in_use)
+        why = explain(verdict, place, self.schedule.path, namespace, snapshot.in_use)
         result.messages.append(why)
         if verdict is Verdict.OTHER_ENVIRONMENT:
             self._poll(namespace, errors=[why])
         if verdict in REFUSED:
             result.has_findings = True
-        elif seen.in_use is not None:
-            result.has_findings |= waits_too_long(place, seen.in_use, seen.now)
+        elif snapshot.in_use is not None:
+            result.has_findings |= waits_too_long(place, snapshot.in_use, snapshot.now)
         return True
 
     def _note_refusal(self, loaded: Loaded, checked: Checked) -> None:

@@ -29,7 +29,7 @@ COMMAND_DEFAULTS = Job("", output=Output(Keep.ALWAYS))
 
 
 def latest_settings(connection: Connection[Any], namespace: str) -> dict[str, Any] | None:
-    """Return what the file that was applied last says outside of its jobs; None if there is none."""
+    """Return what the file that was applied last says outside of its jobs; None: there is none."""
     rows = fetch_column(connection, load("edits")["latest_settings"], {"namespace": namespace})
     return rows[0] if rows else None
 

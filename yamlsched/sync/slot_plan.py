@@ -174,7 +174,9 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     start = base
     for reason, until in _unconditional_skips(definition, now):
         if until > start:
-            gaps += _not_run(definition, start, until if reason == "late" else start, reason, until)
+            gaps += _skipped_gaps(
+                definition, start, until if reason == "late" else start, reason, until
+            )
             start = until
 
     owed: list[Slot] = []
@@ -185,7 +187,7 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
         if len(owed) == limit:
             end = owed[-1].at
         superseded_to = owed[0].at - MICROSECOND if owed else start
-        gaps += _not_run(definition, start, end, "superseded", superseded_to)
+        gaps += _skipped_gaps(definition, start, end, "superseded", superseded_to)
     if gaps and not (owed and owed[0].at < gaps[0].first):
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
@@ -195,7 +197,7 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     return OwedSlots(definition, gaps, candidates, accounted, next_slot_of(definition, end))
 
 
-def _not_run(
+def _skipped_gaps(
     definition: Definition, start: datetime, end: datetime, reason: str, last: datetime
 ) -> Iterator[Gap]:
     """Yield the slots that calendars skip in (start, end], and the others in (start, last] for

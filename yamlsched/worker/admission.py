@@ -8,10 +8,10 @@ import math
 from collections.abc import Collection, Container, Sequence
 from datetime import timedelta
 
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, WorkerLimits
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.executor import Capacity
 
 MAX_PAYLOAD_CHARS = 1 << 24

@@ -11,7 +11,6 @@ from enum import Enum, auto
 from pathlib import Path
 
 from yamlsched import log
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import (
     PROCESS_ENDED,
     AttemptEnd,
@@ -21,6 +20,7 @@ from yamlsched.runs.lifecycle import (
 )
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job, Overlap
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.output import AttemptOutput
 
 ASYNC_CANCEL_GRACE_SECONDS = 3.0

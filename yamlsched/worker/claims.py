@@ -15,10 +15,9 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.runs import claiming
 from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.runs.release import ReleaseResult, release_followers
-from yamlsched.worker import clock
+from yamlsched.worker import claiming, clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession

@@ -12,9 +12,8 @@ from functools import partial
 
 import psycopg
 
-from yamlsched.runs import claiming
 from yamlsched.runs.lifecycle import Status
-from yamlsched.worker import clock
+from yamlsched.worker import claiming, clock
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import NonBlockingStderr
 from yamlsched.worker.worker import Worker

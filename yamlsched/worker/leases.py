@@ -12,9 +12,8 @@ from typing import TypeVar
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import progress, statements
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
-from yamlsched.worker import clock
+from yamlsched.worker import clock, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.live_output import LiveOutput
 from yamlsched.worker.queues import Queues
@@ -76,7 +75,7 @@ async def write_last(connection: Connection, attempts: Iterable[Attempt]) -> Non
     outcomes.
     """
     if reporting := _reporting(attempts):
-        await progress.hold(connection, [attempt.run for attempt in reporting])
+        await statements.lock_runs(connection, [attempt.run for attempt in reporting])
         await _write(connection, reporting)
 
 
@@ -84,7 +83,7 @@ async def _write(connection: Connection, attempts: Sequence[Attempt]) -> set[int
     reports = [
         (attempt.run, attempt.progress) for attempt in attempts if attempt.progress is not None
     ]
-    return await progress.report(connection, reports)
+    return await statements.report_progress(connection, reports)
 
 
 def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:

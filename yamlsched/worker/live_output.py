@@ -15,9 +15,9 @@ import psycopg
 
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import Keep, storable
-from yamlsched.runs.statements import fence
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.statements import fence
 
 MAX_BYTES = 8_192
 

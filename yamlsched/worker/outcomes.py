@@ -18,7 +18,6 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import (
     SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
@@ -27,7 +26,7 @@ from yamlsched.runs.lifecycle import (
     Status,
     after_attempt,
 )
-from yamlsched.worker import clock, leases, live_output
+from yamlsched.worker import clock, leases, live_output, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession

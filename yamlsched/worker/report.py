@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from yamlsched import log
-from yamlsched.runs.claiming import ReclaimResult
 from yamlsched.runs.lifecycle import (
     LOST_WORKER,
     AttemptEnd,
@@ -19,6 +18,7 @@ from yamlsched.runs.lifecycle import (
     error_text,
 )
 from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.claiming import ReclaimResult
 
 
 class RunListener(Protocol):

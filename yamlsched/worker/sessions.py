@@ -25,8 +25,7 @@ from yamlsched.db.connection import describe, reason
 from yamlsched.db.dsn import seconds_to_connect
 from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import statements
-from yamlsched.worker import clock, forking
+from yamlsched.worker import clock, forking, statements
 from yamlsched.worker.executor import EventQueue
 
 

@@ -18,12 +18,12 @@ from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun, EndKind
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
 from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
+from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
     Ended,

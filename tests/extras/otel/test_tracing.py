@@ -21,7 +21,7 @@ from support.project import Project, a_project, until
 from yamlsched.extras import otel as tracing
 from yamlsched.extras.otel import spans
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
-from yamlsched.runs.statements import fan_out
+from yamlsched.runs.own_transaction import fan_out
 
 pytestmark = pytest.mark.story
 

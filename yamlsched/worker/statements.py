@@ -4,7 +4,7 @@ what it changed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
@@ -20,11 +20,10 @@ from yamlsched.runs.lifecycle import (
     Status,
     Usage,
 )
+from yamlsched.runs.own_transaction import fan_out
+from yamlsched.runs.progress import Progress
 
-MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
-"""Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is
-short.
-"""
+MAX_REPORTS_PER_STATEMENT = 100
 OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
@@ -238,55 +237,9 @@ async def keep_outputs(
     )
 
 
-def success(fence: tuple[int, int, str], result: str | None) -> tuple[bytes, dict[str, Any]]:
-    """Return the statement that writes the success of a run inside its handler's own
-    transaction.
-    """
-    run_id, attempt, token = fence
-    return load("runs")["succeed_in"], {
-        "id": run_id,
-        "attempt": attempt,
-        "token": token,
-        "result": result,
-    }
-
-
-def succeed_in(
-    connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None
-) -> bool:
-    """Write the success of a run inside its handler's own transaction; return False if the run was
-    lost.
-    """
-    return connection.execute(*success(fence, result)).rowcount == 1
-
-
 def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
     """Return how many runs a handler has enqueued."""
     return sum(len(batch.payloads) for batch in enqueued)
-
-
-def fan_out(
-    namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
-) -> Iterator[dict[str, Any]]:
-    """Yield what the handler of a run has enqueued as parameters of ``enqueue_many``: one statement
-    for each part.
-    """
-    for batch in enqueued:
-        start = size = 0
-        for end, payload in enumerate(batch.payloads, 1):
-            size += len(payload)
-            if (
-                end == len(batch.payloads)
-                or end - start == MAX_FAN_OUT_RUNS
-                or size > MAX_FAN_OUT_CHARS
-            ):
-                part = {
-                    "payloads": batch.payloads[start:end],
-                    "keys": batch.keys[start:end],
-                    "trace_contexts": batch.trace_contexts and batch.trace_contexts[start:end],
-                }
-                yield {**batch._asdict(), **part, "namespace": namespace, "parent_id": run_id}
-                start, size = end, 0
 
 
 async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
@@ -315,4 +268,32 @@ async def finish_with(
         written = await finish(connection, namespace, [(run, outcome)])
         if not written:
             raise psycopg.Rollback
+    return written
+
+
+async def lock_runs(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> None:
+    """Lock the rows of ``runs`` in the open transaction."""
+    await connection.execute(load("progress")["hold"], {"ids": [run.id for run in runs]})
+
+
+async def report_progress(
+    connection: psycopg.AsyncConnection[Any],
+    reports: Sequence[tuple[ClaimedRun, Progress]],
+    now: datetime | None = None,
+) -> set[int]:
+    """Write the progress of attempts; return the ids of the runs that were still ours, and not
+    locked.
+    """
+    written: set[int] = set()
+    for start in range(0, len(reports), MAX_REPORTS_PER_STATEMENT):
+        part = reports[start : start + MAX_REPORTS_PER_STATEMENT]
+        values = {
+            **fence(run for run, _ in part),
+            "dones": [progress.done for _, progress in part],
+            "totals": [progress.total for _, progress in part],
+            "notes": [progress.note for _, progress in part],
+            "now": now,
+        }
+        cursor = await connection.execute(load("progress")["report"], values)
+        written.update(row.run_id for row in await cursor.fetchall())
     return written

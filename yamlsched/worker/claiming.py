@@ -20,7 +20,7 @@ from yamlsched.runs.lifecycle import (
     Priority,
     released,
 )
-from yamlsched.runs.statements import (
+from yamlsched.worker.statements import (
     array,
     finish,
     note_ended,
