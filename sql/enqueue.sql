@@ -1,16 +1,6 @@
 -- These statements run in the sessions of applications and handlers, with their search_path, so
 -- every name is qualified. A delay is in seconds from now on the database's clock.
 
--- name: enqueue
-select e.run_id, e.created
-from yamlsched.enqueue(%(job_type)s::pg_catalog.text,
-    %(payload)s::pg_catalog.text::pg_catalog.jsonb,
-                       %(run_at)s::pg_catalog.timestamptz, %(key)s::pg_catalog.text,
-                       %(namespace)s::pg_catalog.text,
-                       %(priority)s::pg_catalog.text,
-                       pg_catalog.make_interval(secs => %(delay)s::pg_catalog.float8),
-                       %(trace_context)s::pg_catalog.text) e;
-
 -- name: enqueue_many
 -- Any number of runs of one job; parent_id is the run whose handler enqueues them.
 select e.run_id, e.created

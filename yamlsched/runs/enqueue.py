@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -121,9 +121,8 @@ def enqueue(
     another job has.
     """
     batch = make_batch(job, [{} if payload is None else payload], [key], run_at, delay, priority)
-    parameters = {**_parameters(batch, namespace), "payload": batch.payloads[0], "key": key}
-    select = itemgetter(0)
-    result: Enqueued | Awaitable[Enqueued] = _execute(connection, "enqueue", parameters, select)
+    result: Enqueued | Awaitable[Enqueued]
+    result = _execute(connection, _parameters(batch, namespace), itemgetter(0), key)
     return result
 
 
@@ -163,9 +162,9 @@ def enqueue_many(
 
     ``keys`` has a key, or None, for each payload. Everything else works as in ``enqueue``.
     """
-    parameters = _parameters(make_batch(job, payloads, keys, run_at, delay, priority), namespace)
+    batch = make_batch(job, payloads, keys, run_at, delay, priority)
     result: list[Enqueued] | Awaitable[list[Enqueued]]
-    result = _execute(connection, "enqueue_many", parameters, list)
+    result = _execute(connection, _parameters(batch, namespace), list)
     return result
 
 
@@ -295,28 +294,28 @@ def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:
     return {**batch._asdict(), "keys": keys, "namespace": namespace, "parent_id": None}
 
 
-def _execute(connection: Any, statement: str, parameters: dict[str, Any], select: Any) -> Any:
-    """Execute ``statement``, with any factories of the connection. Return ``select`` of its
-    results, or await it.
+def _execute(
+    connection: Any, parameters: dict[str, Any], select: Callable[..., Any], key: Key = None
+) -> Any:
+    """Enqueue, with any factories of the connection. Return ``select`` of the results, or await
+    it.
     """
-    sql = load("enqueue")[statement]
+    sql = load("enqueue")["enqueue_many"]
     driver = driver_connection(connection)
-    if not isinstance(driver, psycopg.Connection):
-        return _execute_async(driver, sql, parameters, select)
-    with (
-        _sending(parameters) as sending,
-        psycopg.Cursor(driver, row_factory=tuple_row) as cursor,
-    ):
-        cursor.execute(sql, parameters)
-        return select(sending.results(cursor.fetchall()))
+    if isinstance(driver, psycopg.Connection):
+        cursor = psycopg.Cursor(driver, row_factory=tuple_row)
+        with cursor, _sending(parameters, key) as sending:
+            cursor.execute(sql, parameters)
+            return select(sending.results(cursor.fetchall()))
 
-
-async def _execute_async(driver: Any, sql: bytes, parameters: dict[str, Any], select: Any) -> Any:
-    session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
-    with _sending(parameters) as sending:
+    async def execute() -> Any:
+        session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
         async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
-            await cursor.execute(sql, parameters)
-            return select(sending.results(await cursor.fetchall()))
+            with _sending(parameters, key) as sending:
+                await cursor.execute(sql, parameters)
+                return select(sending.results(await cursor.fetchall()))
+
+    return execute()
 
 
 @dataclass
@@ -338,14 +337,13 @@ class Enqueuing:
 
 
 @contextmanager
-def _sending(parameters: dict[str, Any]) -> Iterator[Enqueuing]:
+def _sending(parameters: dict[str, Any], key: Key) -> Iterator[Enqueuing]:
     """Tell plugins of the enqueue by a statement, and let its ``parameters`` keep the trace."""
     job, count = parameters["job_type"], len(parameters["payloads"])
     with (
-        enqueuing(job, count, parameters["namespace"], parameters.get("key")) as sending,
+        enqueuing(job, count, parameters["namespace"], key) as sending,
         translate_errors(job),
     ):
-        parameters["trace_context"] = sending.trace_context
         parameters["trace_contexts"] = sending.contexts(count)
         yield sending
 
