@@ -59,7 +59,7 @@ POSTGRES_RELEASES = {
 CLIENTS = ("psql", "pg_dump", "pg_restore", "pg_dumpall", "createdb")
 
 SMOKE = [
-    "test_store_runs",
+    "test_run_ownership",
     "test_query_plans",
     "test_sync",
     "test_sync_edits",
@@ -71,9 +71,9 @@ SMOKE = [
 ]
 CORE = [
     *(
-        "test_store_definitions",
-        "test_store_runs",
-        "test_store_slots",
+        "test_retired_jobs",
+        "test_run_ownership",
+        "test_slot_rows",
         "test_query_plans",
         "test_enqueue",
         "test_roles",
@@ -118,7 +118,7 @@ CORE = [
             for part in ("", "_sharing", "_root", "_dumps", "_verbs")
         ),
         "test_cli",
-        "test_definitions",
+        "test_schedules_to_jobs",
     ),
     *(
         "test_cron",
@@ -126,14 +126,14 @@ CORE = [
         "test_command_runs",
         "extras/otel/test_tracing",
         "test_archive",
-        "test_operations_health",
-        "test_operations_attention",
-        "test_operations_status",
+        "test_job_health",
+        "test_attention",
+        "test_status",
     ),
     *(
-        "test_operations_actions",
-        "test_operations_history",
-        "test_operations_retention",
+        "test_operator_actions",
+        "test_runs_and_show",
+        "test_retention",
         "extras/web/test_pages",
     ),
 ]
