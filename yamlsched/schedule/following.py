@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from yamlsched.schedule.job import Job
@@ -64,28 +65,25 @@ class _Edges:
         """Return the jobs, each after those that it follows. Of circles that share a job, one is
         reported.
         """
-        order: list[str] = []
-        path: dict[str, Spot] = {}  # where each of them names the next
-        visited: set[str] = set()
-        reported: set[str] = set()
-        for first in self.entries.value:
-            todo = [] if first in visited else [(first, iter(self.items.get(first, ())))]
-            while todo:
-                name, items = todo[-1]
-                visited.add(name)
-                if (item := next(items, None)) is None:
-                    path.pop(name, None)
-                    order.append(name)
-                    todo.pop()
-                    continue
-                path[name], other = item, item.value
-                if other in path and not {name, other} & reported:
-                    circle = list(path)[list(path).index(other) :]
-                    reported.update(circle)
-                    self._report_circle(path[other], [*circle, other])
-                elif other not in visited and other in self.entries.value:
-                    todo.append((other, iter(self.items.get(other, ()))))
-        return order
+        place = {name: number for number, name in enumerate(self.entries.value)}
+        followed = {
+            name: {
+                item.value: item
+                for item in self.items.get(name, ())
+                if item.value in self.entries.value
+            }
+            for name in place
+        }
+        while True:
+            try:
+                return list(TopologicalSorter(followed).static_order())
+            except CycleError as error:
+                circle: list[str] = error.args[1][:0:-1]  # each follows the next one
+            start = circle.index(min(circle, key=place.__getitem__))
+            circle = circle[start:] + circle[:start]
+            first, second = circle[0], (circle * 2)[1]
+            self._report_circle(followed[first][second], [*circle, first])
+            followed |= {name: {} for name in circle}
 
     def _report_circle(self, item: Spot, circle: list[str]) -> None:
         if len(circle) > MAX_LISTED_NAMES:

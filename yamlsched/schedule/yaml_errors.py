@@ -161,12 +161,7 @@ PROBLEMS = (
     ),
     ("Unicode character escape", "this escape is not a character", "Remove it."),
     (
-        "expected hexdecimal",
-        "this escape is not complete",
-        "Write \\\\ for a backslash, or use single quotes.",
-    ),
-    (
-        "expected hexadecimal",
+        "expected hex",
         "this escape is not complete",
         "Write \\\\ for a backslash, or use single quotes.",
     ),
