@@ -213,3 +213,19 @@ def test_the_sweep_counts_each_run_once_that_stands_at_a_gate_and_may_be_claimed
 
     # then each of the first is counted once
     assert call(db, "unclaimed", NOW) == 4
+
+
+def test_each_namespace_is_swept_once_a_second(db: Db) -> None:
+    # given a run that waits at a gate with room
+    job = a_job(db)
+    run = waiting(db, job, f"job/{job}", exclusive=True)
+
+    assert call(db, "sweep", False, NOW) == 1
+
+    # when it waits again, then the next sweep comes a second later, and another namespace has its own
+    db.execute("update yamlsched.job_runs set blocked_on = 'job/' || definition_id")
+    swept = "select namespace from yamlsched.namespaces where swept_at > '-infinity'"
+    assert db.execute(swept.encode()).fetchall() == [("default",)]
+    assert call(db, "sweep", False, NOW + MINUTE / 100) == 0
+    assert call(db, "sweep", False, NOW + MINUTE) == 1
+    assert row(db, run).blocked_on is None
