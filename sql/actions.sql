@@ -22,32 +22,39 @@ order by d.id
 for share;
 
 -- name: run_states
--- The runs, and the columns of their jobs that decide whether they can be retried. effect_in_doubt
--- is the key of an effect that a person should settle first.
-select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, d.enabled,
-       d.retired_at,
-       r.attempts, r.started_at, r.finished_at, r.locked_by as worker,
-       d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz,
-           clock_timestamp()), true) as paused,
-       (select min(e.key) from yamlsched.effects_in_doubt e where e.run_id = r.id
-           and e.waits_for = 'person') as effect_in_doubt,
-       case when r.status in ('dead', 'cancelled') and d.is_followed then (
-           select array_agg(w.job_type || ' (run ' || w.id || ')' order by w.job_type, w.id)
+-- Runs, and what decides whether they can be retried and what a retry or a cancel leads to. What
+-- waits for a run, and what was skipped because of it, is looked for if it has ended.
+select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts,
+       r.max_attempts, r.run_at, r.started_at, r.finished_at, r.locked_by as worker, r.locked_until,
+       r.last_error, r.error_type, r.payload, r.scheduled_for is not null as is_slot_run,
+       r.is_call as is_on_dead_call,
+       d.max_attempts as budget, d.on_dead, d.overlap, d.timezone, d.enabled, d.retired_at,
+       d.paused_at is not null and coalesce(d.paused_until > c.now, true) as paused,
+       d.paused_until, d.paused_by, d.paused_reason,
+       (select min(p.run_id) from yamlsched.permits p where p.namespace = d.namespace
+          and p.name = 'job/' || d.id and p.run_id <> r.id) as running_run_id,
+       (select count(*) from yamlsched.effects e
+        where e.run_id = r.id and e.state = 'done') as effects_done,
+       array(select e.key from yamlsched.effects_in_doubt e
+             where e.run_id = r.id and e.waits_for = 'person' order by e.key
+             limit 20) as effects_in_doubt,
+       case when r.finished_at is not null and d.is_followed then array(
+           select w.job_type || ' (run ' || w.id || ')'
            from yamlsched.awaits a
            join yamlsched.job_runs w on w.id = a.run_id and w.unreleased and w.finished_at is null
-           cross join lateral yamlsched.upstream(a.definition_id, a.slot,
-               coalesce(%(now)s::timestamptz, clock_timestamp())) u
-           where a.definition_id = r.definition_id and a.outcome is null
-             and u.run_id = r.id) end as holds_up,
-       case when r.status in ('dead', 'cancelled') and d.is_followed then (
-           select array_agg(distinct f.job_type)
+           cross join lateral yamlsched.upstream(a.definition_id, a.slot, c.now) u
+           where a.definition_id = r.definition_id and a.outcome is null and u.run_id = r.id
+           order by w.job_type, w.id) end as holds_up,
+       case when r.finished_at is not null and d.is_followed then array(
+           select distinct f.job_type
            from yamlsched.job_definitions f
            join yamlsched.skipped_slots s on s.definition_id = f.id and s.reason = 'upstream'
            where f.namespace = r.namespace and r.job_type = any (f.after)
              and s.detail = r.job_type || ':' || r.id) end as skipped,
-       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+       c.now
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
+cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: retry
@@ -59,38 +66,30 @@ where r.id = any (%(ids)s::bigint[]);
 update yamlsched.job_runs r
 set status       = case when r.finished_at is null then r.status else 'queued' end,
     max_attempts = case when r.finished_at is null then r.max_attempts
-                        else r.attempts + (select d.max_attempts from yamlsched.job_definitions d
-                                           where d.id = r.definition_id) end,
+                        else r.attempts + d.max_attempts end,
     prior_attempts = case when r.finished_at is null then r.prior_attempts else r.attempts end,
     releases     = case when r.finished_at is null then r.releases else 0 end,
-    run_at       = least(case when r.finished_at is null then r.run_at end,
-                         coalesce(%(now)s::timestamptz, clock_timestamp())),
-    exclusive    = r.scheduled_for is not null
-                   and (select d.overlap <> 'allow' from yamlsched.job_definitions d
-                       where d.id = r.definition_id),
+    run_at       = case when r.finished_at is null then least(r.run_at, c.now) else c.now end,
+    exclusive    = r.scheduled_for is not null and d.overlap <> 'allow',
     payload      = case when %(payload)s::text is null then r.payload
-                        else (select d.payload from yamlsched.job_definitions d
-                            where d.id = r.definition_id)
-                             || %(payload)s::text::jsonb end,
+                        else d.payload || %(payload)s::text::jsonb end,
     result       = null,
     blocked_on   = null,
     by_hand      = r.by_hand or (r.scheduled_for is not null and r.begun_at is null),
     unreleased   = r.unreleased and not %(force)s,
-    late_at      = case when %(force)s or not r.unreleased
-                        then coalesce(%(now)s::timestamptz, clock_timestamp())
-                             + (select d.start_within from yamlsched.job_definitions d
-                                where d.id = r.definition_id) end,
+    late_at      = case when %(force)s or not r.unreleased then c.now + d.start_within end,
     finish_by    = case when r.begun_at is not null then r.finish_by end,
     finished_at  = null,
     dead_at      = null,
-    updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
-where r.id = any (%(ids)s::bigint[])
+    updated_at   = c.now
+from yamlsched.job_definitions d,
+     (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+where r.id = any (%(ids)s::bigint[]) and d.id = r.definition_id
   and (r.status in ('dead', 'cancelled', 'failed') or %(force)s
       or (r.status = 'queued' and not r.unreleased))
   and r.status <> 'running'
   and r.status = any (%(expected)s::text[])
-  and (select d.enabled and d.retired_at is null from yamlsched.job_definitions d
-      where d.id = r.definition_id)
+  and d.enabled and d.retired_at is null
 returning r.id;
 
 -- name: end_waits
@@ -130,52 +129,18 @@ with cancelled as (
 )
 select c.id, c.locked_until is not null as is_executed from cancelled c;
 
--- name: pause
--- A pause that is in effect keeps its start, and its end and reason unless new ones are passed; one
--- that has ended starts again. `nexts` are the slots to account for after the pause: null without
--- an end, because resume then computes them.
+-- name: set_pauses
+-- Write pauses, or null for jobs that are resumed. The jobs are locked. `nexts` are the slots to
+-- account for next: null for a pause without an end, because resume then computes them.
 update yamlsched.job_definitions d
-set paused_at     = case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true)
-    then d.paused_at
-                         else %(now)s end,
-    paused_until  = coalesce(%(until)s, case when d.paused_until > %(now)s then d.paused_until end),
-    paused_by     = %(who)s,
-    paused_reason = coalesce(%(reason)s, case when d.paused_at is not null
-        and coalesce(d.paused_until > %(now)s, true)
-                                              then d.paused_reason end),
-    next_slot_at  = n.next_slot_at,
-    updated_at    = %(now)s
-from unnest(%(ids)s::bigint[], %(nexts)s::timestamptz[]) as n (id, next_slot_at)
-where d.id = n.id
-  and d.retired_at is null
-returning d.id;
-
--- name: resume
-update yamlsched.job_definitions d
-set paused_at = null, paused_until = null, paused_by = null, paused_reason = null,
-    next_slot_at = n.next_slot_at, resumed_at = %(now)s,
+set paused_at = n.paused_at, paused_until = n.paused_until, paused_by = n.paused_by,
+    paused_reason = n.paused_reason, next_slot_at = n.next_slot_at,
+    resumed_at = case when n.paused_at is null then %(now)s::timestamptz else d.resumed_at end,
     updated_at = %(now)s
-from unnest(%(ids)s::bigint[], %(nexts)s::timestamptz[]) as n (id, next_slot_at)
-where d.id = n.id
-  and d.paused_at is not null
-returning d.id;
-
--- name: unmarked
--- Those of these jobs of which a pause has runs to block, or a resume has runs to offer: found by
--- index, however many runs have finished.
-select d.id
-from yamlsched.job_definitions d
-cross join lateral (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-where d.id = any (%(ids)s::bigint[])
-  and case when yamlsched.is_closed(d, c.now)
-      then (select true from yamlsched.job_runs r
-            where r.definition_id = d.id and r.finished_at is null and r.blocked_on is null
-              and r.locked_until is null and r.run_at <= c.now and not r.unreleased
-            order by r.finished_at, r.id limit 1)
-      else (select true from yamlsched.job_runs r
-            where r.namespace = d.namespace and r.blocked_on = 'closed/' || d.id
-              and r.finished_at is null limit 1) end
-order by d.id;
+from unnest(%(ids)s::bigint[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],
+            %(whos)s::text[], %(reasons)s::text[], %(nexts)s::timestamptz[])
+  as n (id, paused_at, paused_until, paused_by, paused_reason, next_slot_at)
+where d.id = n.id and (d.retired_at is null or n.paused_at is null);
 
 -- name: block_closed
 -- Block a batch of the runs of a closed job; see the function.
@@ -190,13 +155,6 @@ from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[])
 group by r.namespace;
 
--- name: jobs
-select d.id, d.job_type, d.retired_at, d.paused_at, d.paused_until, d.paused_by, d.paused_reason,
-       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-from yamlsched.job_definitions d
-where d.id = any (%(ids)s::bigint[])
-order by d.job_type;
-
 -- name: record
 -- The audit trail, written in the transaction of the action.
 insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)
@@ -208,54 +166,3 @@ from unnest(%(namespaces)s::text[], %(targets)s::text[], %(job_types)s::text[], 
 -- name: wake
 -- Wake the waiting workers.
 select pg_notify('yamlsched', n.namespace) from unnest(%(namespaces)s::text[]) as n (namespace);
-
--- name: outlook
--- A run, and what decides what a retry or a cancel of it leads to.
-select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts,
-       r.max_attempts, r.run_at,
-       r.started_at, r.finished_at, r.locked_by as worker, r.locked_until,
-       r.last_error, r.error_type,
-       r.payload, r.scheduled_for is not null as is_slot_run,
-       r.idempotency_key ~ '^on_dead:[0-9]+(:[0-9]+)?$' as is_on_dead_call,
-       d.max_attempts as budget, d.on_dead, d.overlap, d.timezone, d.enabled, d.retired_at,
-       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
-       d.paused_until, d.paused_by, d.paused_reason,
-       (select min(p.run_id) from yamlsched.permits p where p.namespace = d.namespace
-           and p.name = 'job/' || d.id and p.run_id <> r.id) as running_run_id,
-       (select count(*) from yamlsched.effects e where e.run_id = r.id
-           and e.state = 'done')::integer as effects_done,
-       array(select e.key from yamlsched.effects_in_doubt e
-             where e.run_id = r.id and e.waits_for = 'person' order by e.key
-             limit 20) as effects_in_doubt,
-       clock_timestamp() as now
-from yamlsched.job_runs r
-join yamlsched.job_definitions d on d.id = r.definition_id
-where r.id = %(id)s and r.namespace = %(namespace)s;
-
--- name: matching
--- The runs that match a filter, or those among `ids`, oldest first, for an action: only what it
--- needs, because it may be about 5,000 of them. An index finds dead and unfinished runs.
-select r.id, r.job_type
-from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.status = any (%(statuses)s::text[])
-  and (not %(only_dead)s or r.dead_at is not null) and (not %(only_open)s or r.finished_at is null)
-  and (%(ids)s::bigint[] is null or r.id = any (%(ids)s))
-  and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
-  and (%(since)s::timestamptz is null
-      or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
-  and (%(until)s::timestamptz is null
-      or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
-  and (%(error_type)s::text is null or coalesce(r.error_type, '') = %(error_type)s)
-  and (%(on_dead)s::boolean is null
-       or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(on_dead)s)
-order by r.id
-limit %(limit)s;
-
--- name: open_ids
--- The unfinished runs of a job in some states, oldest first.
-select r.id
-from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.definition_id = %(definition)s and r.finished_at is null
-  and r.status = any (%(statuses)s::text[])
-order by r.id
-limit %(limit)s;

@@ -19,19 +19,15 @@ from (
             from (select d.job_type, a.slot, a.upstream_run_id as run_id, a.outcome
                   from yamlsched.awaits a join yamlsched.job_definitions d on d.id = a.definition_id
                   where a.run_id = r.id) x) as upstreams,
-           (select coalesce(jsonb_agg(to_jsonb(x) order by x.attempt), '[]')
-            from (select f.attempt, f.worker, f.started_at, f.failed_at, f.error_type, f.error,
-                f.stack, f.revision,
-                         f.cpu_seconds, f.peak_memory_bytes
-                  from yamlsched.job_failures f where f.run_id = r.id) x) as failures,
+           (select coalesce(jsonb_agg(to_jsonb(f) - 'run_id' order by f.attempt), '[]')
+            from yamlsched.job_failures f where f.run_id = r.id) as failures,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.ended_at), '[]')
             from (select o.attempt, o.worker, o.ended_at, o.omitted_bytes, o.output
                   from (select a.* from yamlsched.attempt_outputs a where a.run_id = r.id
                         union all select a.* from yamlsched.running_outputs a
                         where a.run_id = r.id) o) x) as outputs,
-           (select coalesce(jsonb_agg(to_jsonb(x) order by x.attempt), '[]')
-            from (select p.attempt, p.worker, p.reported_at, p.done, p.total, p.note
-                  from yamlsched.attempt_progress p where p.run_id = r.id) x) as progress,
+           (select coalesce(jsonb_agg(to_jsonb(p) - 'run_id' order by p.attempt), '[]')
+            from yamlsched.attempt_progress p where p.run_id = r.id) as progress,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.claimed_at), '[]')
             from (select e.key, e.state, e.provider_key, e.attempt, e.claimed_at, e.doubted_at,
                 e.done_at, e.result

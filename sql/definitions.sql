@@ -27,7 +27,7 @@ order by c.job_type;
 select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window,
        d.spread,
        d.after, d.created_at, d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at,
-       d.paused_until, d.retired_at, d.skip_on, d.only_on
+       d.paused_until, d.retired_at, d.skip_on, d.only_on, d.paused_by, d.paused_reason
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s::bigint[])
 order by d.id;

@@ -22,15 +22,6 @@ select current_setting('server_version_num')::integer as version,
        (select max(clock_timestamp() - a.xact_start) from pg_catalog.pg_stat_activity a
         where a.datname = current_database() and a.pid <> pg_backend_pid()) as oldest_transaction;
 
--- name: connections
--- How many connections this role can have in this database.
-select least(current_setting('max_connections')::integer
-                 - current_setting('superuser_reserved_connections')::integer,
-             (select nullif(a.rolconnlimit, -1) from pg_catalog.pg_roles a
-              where a.rolname = current_user),
-             (select nullif(d.datconnlimit, -1) from pg_catalog.pg_database d
-              where d.datname = current_database())) as most;
-
 -- name: role
 -- What the session's role may do, and which privileges it lacks that sync, work and tick need. Read
 -- from the catalog, because a lookup by name fails if the schema is missing.

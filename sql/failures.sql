@@ -4,134 +4,88 @@
 -- name: groups
 -- Runs with a failed attempt in [since, until), by their job and the type of their latest error:
 -- those that died in it, and unless `only_dead` those that did not. The newest of each job are
--- read, at most `of_job` of both kinds, and `limit` in all: first of the jobs that have most, which
--- the index counts, up to both kinds of `of_job`. Calls of on_dead are groups of their own: their
--- errors are those of another handler. `examined` is how many runs of the job were read, of the
--- kind that more were read of. Failed attempts are counted unless `only_dead`. The example is the
--- run that failed last, a dead one if there is any, else one that is not finished: the greatest
--- array, which takes less than sorting. `since_revision`: the revision of the first failure, if the
--- run before it had another one, and none of the hundred runs that failed last before it has such
--- an error.
+-- read, at most `of_job` of both kinds, and `limit` in all: first of the jobs that have most. Calls
+-- of on_dead are groups of their own: their errors are those of another handler. `examined` is how
+-- many runs of the job were read, of the kind that more were read of. The example is the run that
+-- failed last, a dead one if there is any, else one that is not finished. `since_revision`: the
+-- revision of the first failure, if the run before it had another one, and none of the hundred runs
+-- that failed last before it has such an error.
 with failed as materialized (
-    select d.job_type, d.timezone, d.id as definition_id, e.id, e.status, e.error_type, e.is_call,
-           e.failed_at, e.is_dead,
-           e.host, e.revision
-    from (
-        select j.id, j.job_type, j.timezone
-        from yamlsched.job_definitions j
-        cross join lateral (
-            select count(*) as runs
-            from (
-                (select from yamlsched.job_runs r
-                 where not %(only_dead)s and r.definition_id = j.id and r.failed_at >= %(since)s
-                 limit 2 * %(of_job)s::bigint)
-                union all
-                (select from yamlsched.job_runs r
-                 where %(only_dead)s and r.definition_id = j.id and r.dead_at >= %(since)s
-                   and r.dead_at < %(until)s
-                 limit %(of_job)s)
-            ) r
-        ) n
-        where j.namespace = %(namespace)s and (%(definitions)s::bigint[] is null
-            or j.id = any (%(definitions)s))
-          and n.runs > 0
-        order by n.runs desc, j.id
-    ) d
+    select d.job_type, d.timezone, d.id as definition_id, e.id, e.failed_at, e.is_dead,
+           count(*) over (partition by d.id, e.is_dead) as examined
+    from yamlsched.job_definitions d
     cross join lateral (
-        (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at,
-            true as is_dead,
-                coalesce(r.idempotency_key like 'on\_dead:%%'
-                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$',
-                         false) as is_call,
-                regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host, r.revision
-         from yamlsched.job_runs r
+        (select r.id, r.dead_at as failed_at, true as is_dead from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
-         order by r.dead_at desc
-         limit %(of_job)s)
+         order by r.dead_at desc limit %(of_job)s)
         union all
-        (select r.id, r.status, coalesce(r.error_type, ''), r.failed_at, false,
-                coalesce(r.idempotency_key like 'on\_dead:%%'
-                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false),
-                regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2'), r.revision
-         from yamlsched.job_runs r
+        (select r.id, r.failed_at, false from yamlsched.job_runs r
          where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
            and (r.dead_at is null or r.dead_at >= %(until)s)
-         order by r.failed_at desc
-         limit %(of_job)s)
+         order by r.failed_at desc limit %(of_job)s)
     ) e
-    limit %(limit)s
+    where d.namespace = %(namespace)s
+      and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+    order by count(*) over (partition by d.id) desc, d.id limit %(limit)s
 ), counted as (
-    select x.job_type, x.timezone, x.definition_id, x.id, x.status, x.error_type, x.is_call,
-           coalesce(f.attempts, 0) as attempts,
-           coalesce(f.first_at, x.failed_at) as first_at, coalesce(f.last_at,
-               x.failed_at) as last_at, x.is_dead,
-           x.failed_at, x.host, coalesce(f.revision, x.revision) as revision,
-           greatest(count(*) filter (where x.is_dead) over of_job,
-               count(*) filter (where not x.is_dead) over of_job) as examined,
-           count(*) over () as total
-    from failed x
-    left join lateral (
+    select x.job_type, x.timezone, x.definition_id, x.id, x.failed_at, x.is_dead, r.status,
+           coalesce(r.error_type, '') as error_type, coalesce(f.revision, r.revision) as revision,
+           r.is_call,
+           coalesce(f.first_at, x.failed_at) as first_at, f.attempts,
+           coalesce(f.last_at, x.failed_at) as last_at,
+           regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host,
+           max(x.examined) over (partition by x.job_type) as examined, count(*) over () as total
+    from failed x join yamlsched.job_runs r on r.id = x.id
+    cross join lateral (
         select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at,
                (array_agg(f.revision order by f.failed_at))[1] as revision
-        from yamlsched.job_failures f
-        where not %(only_dead)s and f.run_id = x.id and f.failed_at >= %(since)s
-          and f.failed_at < %(until)s
-    ) f on true
-    window of_job as (partition by x.job_type)
+        from yamlsched.job_failures f where not %(only_dead)s and f.run_id = x.id
+          and f.failed_at >= %(since)s and f.failed_at < %(until)s
+    ) f
 ), grouped as (
-    select x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call,
-           count(*)::integer as runs,
-           (count(*) filter (where x.status = 'dead'))::integer as dead,
-           (count(*) filter (where x.status in ('queued', 'running',
-               'failed')))::integer as failing,
-           (count(*) filter (where x.status = 'succeeded'))::integer as recovered,
+    select x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call, count(*) as runs,
+           count(*) filter (where x.status = 'dead') as dead,
+           count(*) filter (where x.status in ('queued', 'running', 'failed')) as failing,
+           count(*) filter (where x.status = 'succeeded') as recovered,
            sum(greatest(x.attempts, 1))::integer as attempts, min(x.first_at) as first_at,
-           max(x.last_at) as last_at,
-           (max(array[case when x.status = 'dead' then 2
-                           when x.status in ('queued', 'running', 'failed') then 1 else 0 end,
-                      (date_part('epoch', x.last_at) * 1e6)::bigint, x.id]))[3] as example_id,
+           max(x.last_at) as last_at, max(x.examined) as examined, max(x.total) as total,
+           (array_agg(x.id order by x.status = 'dead' desc, x.status in ('succeeded', 'cancelled'),
+                      x.last_at desc, x.id desc))[1] as example_id,
            array_remove((array_agg(distinct x.host))[:4], null) as hosts,
-           (array_agg(x.revision order by x.first_at, x.id))[1] as revision,
-           max(x.examined)::integer as examined, max(x.total)::integer as total
+           (array_agg(x.revision order by x.first_at, x.id))[1] as revision
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
     group by x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call
 )
 select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failing, g.recovered,
-       g.attempts, g.first_at,
-       g.last_at, g.example_id, g.examined, g.total, r.idempotency_key as example_key,
-       r.last_error as example_error,
-       g.hosts, case when g.revision <> (
-                         select p.revision from yamlsched.job_runs p
-                         where p.definition_id = g.definition_id and p.finished_at < g.first_at
-                         order by p.finished_at desc limit 1)
-                     and not exists (
-                         select from (select p.error_type from yamlsched.job_runs p
-                                      where p.definition_id = g.definition_id
-                                        and p.failed_at < g.first_at
-                                      order by p.failed_at desc limit 100) b
-                         where coalesce(b.error_type, '') = g.error_type)
-                then g.revision end as since_revision
-from grouped g
-join yamlsched.job_runs r on r.id = g.example_id
+       g.attempts, g.first_at, g.last_at, g.example_id, g.examined, g.total,
+       r.idempotency_key as example_key, r.last_error as example_error, g.hosts,
+       case when g.error_type <> all (array(
+              select coalesce(p.error_type, '') from yamlsched.job_runs p
+              where p.definition_id = g.definition_id and p.failed_at < g.first_at
+              order by p.failed_at desc limit 100))
+            and g.revision <> (
+              select p.revision from yamlsched.job_runs p
+              where p.definition_id = g.definition_id and p.finished_at < g.first_at
+              order by p.finished_at desc limit 1) then g.revision end as since_revision
+from grouped g join yamlsched.job_runs r on r.id = g.example_id
 order by g.last_at desc, g.job_type, g.error_type, g.is_call;
 
 -- name: attempts
 -- Failed attempts since an instant by job and the type of their error, those of on_dead calls left
--- out, as in job_health. Of each of `definitions`, the runs that failed last are read, at most
--- `of_job`.
+-- out, as in job_health. Of each job, the runs that failed last are read, at most `of_job`.
 select d.job_type, coalesce(f.error_type, '') as error_type, count(*)::integer as attempts
 from yamlsched.job_definitions d
 cross join lateral (
     select r.id
     from yamlsched.job_runs r
     where r.definition_id = d.id and r.failed_at >= %(since)s
-      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
+      and not r.is_call
     order by r.failed_at desc
     limit %(of_job)s
 ) failed
 join yamlsched.job_failures f on f.run_id = failed.id and f.failed_at >= %(since)s
-where d.id = any (%(definitions)s)
+where d.namespace = %(namespace)s
 group by d.job_type, coalesce(f.error_type, '')
 order by d.job_type, attempts desc, error_type;
 

@@ -11,114 +11,60 @@ left join lateral (
     order by h.seen_at desc limit 1
 ) latest on true;
 
--- name: states
--- Every job in a few columns, from which callers count the jobs and choose those whose rows they
--- read. An index is searched for instants that are computed once and that the planner knows:
--- clock_timestamp() would be called for each entry, of the whole history. is_suspect: problems()
--- may report something, without limits for all jobs: a run of the job died recently, or a call of
--- its on_dead, or the job is overdue, failing or paused.
-select s.namespace, s.definition_id, s.job_type,
-       case when s.state in ('ok', 'new') and d.schedule like '%% until %%'
-         and d.next_slot_at is null then 'ended'
-            else s.state end as state, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
-       s.overdue_since, coalesce(dead.within, 0) as dead_within,
-       coalesce(dead.last_hour, 0) as dead_last_hour,
-       coalesce(dead.last_day, 0) as dead_last_day, coalesce(dead.calls_last_day,
-           0) as dead_calls_last_day,
-       coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused
-         or s.failing > 0 as is_suspect,
-       concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
-from yamlsched.job_states s
-join yamlsched.job_definitions d on d.id = s.definition_id
-left join (
-    select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp()
-        - %(within)s::interval) as within,
-           count(*) filter (where not r.is_call
-               and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
-           count(*) filter (where not r.is_call
-               and r.dead_at > clock_timestamp() - interval '1 day') as last_day,
-           count(*) filter (where r.is_call
-               and r.dead_at > clock_timestamp() - interval '1 day') as calls_last_day
-    from yamlsched.dead_runs r
-    where r.namespace = any(%(namespaces)s)
-      and r.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
-    group by r.definition_id
-) dead on dead.definition_id = s.definition_id
-where s.namespace = any(%(namespaces)s)
-order by s.job_type;
-
 -- name: jobs
--- Every job, or some, as the view shows it, and the runs that died recently. The columns have the
--- order of JobHealth: rows need not be rearranged. After them, its calendars.
+-- Jobs as the view shows them, and the runs of each that died recently. Calls of on_dead are
+-- counted by themselves. An index is searched for an instant that is computed once:
+-- clock_timestamp() would be called for each entry, of the whole history. The columns have the order
+-- of JobHealth. After them, the calendars of the job.
 select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled,
-       h.retired_at, h.paused,
-       h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at,
-       h.effective_from,
+       h.retired_at, h.paused, h.paused_at, h.paused_until, h.paused_by, h.paused_reason,
+       h.next_slot_at, h.last_slot_at, h.effective_from,
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
-       h.error_type as last_error_type,
-       h.failure_streak, h.attempt_streak::integer as attempt_streak, h.failing,
+       h.error_type as last_error_type, h.failure_streak, h.attempt_streak::integer, h.failing,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
-       h.overdue_since, h.overdue_why,
-       coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
-       coalesce(dead.last_day, 0) as dead_last_day, dead.since as dead_since,
-       died.id as dead_run_id,
-       died.last_error as dead_error, died.error_type as dead_error_type,
-       coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
+       h.overdue_since, h.overdue_why, dead.within, dead.last_hour, dead.last_day, dead.since,
+       died.id as dead_run_id, died.last_error as dead_error, died.error_type as dead_error_type,
+       dead.calls_within, failed_call.last_error as call_error,
        failed_call.error_type as call_error_type, h.overlap, failing.id as failing_run_id,
        failing.last_error as failing_error, failing.error_type as failing_error_type,
-       failing.attempts as failing_attempts,
-       failing.max_attempts as failing_max_attempts, h.overdue_slot,
-       unfinished.id as overdue_run_id, d.queue,
+       failing.attempts - failing.prior_attempts - (failing.status = 'running')::integer,
+       failing.max_attempts - failing.prior_attempts as failing_max_attempts, h.overdue_slot,
+       (select r.id from yamlsched.job_runs r  -- the dead run of that slot
+        where r.definition_id = h.definition_id and r.dead_at is not null
+          and r.scheduled_for = h.overdue_slot
+        order by r.dead_at desc limit 1) as overdue_run_id, d.queue,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
-         and h.next_slot_at is null then 'ended'
-            else h.state end as state, d.skip_on, d.only_on
+              and h.next_slot_at is null then 'ended' else h.state end as state,
+       dead.calls_last_day, d.skip_on, d.only_on
 from yamlsched.job_health h
 join yamlsched.job_definitions d on d.id = h.definition_id
-left join (
-    select r.definition_id,
+cross join lateral (
+    select count(*) filter (where r.is_recent and not r.is_call) as within,
            count(*) filter (where not r.is_call
-               and r.dead_at > clock_timestamp() - %(within)s::interval) as within,
-           min(r.dead_at) filter (where not r.is_call
-                                  and r.dead_at > clock_timestamp() - %(within)s::interval)
-                                      as since,
-           count(*) filter (where r.is_call
-               and r.dead_at > clock_timestamp() - %(within)s::interval) as calls_within,
-           count(*) filter (where not r.is_call
-               and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
-           count(*) filter (where not r.is_call
-               and r.dead_at > clock_timestamp() - interval '1 day') as last_day
-    from yamlsched.dead_runs r
-    where r.namespace = any(%(namespaces)s)
-      and r.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
-    group by r.definition_id
-) dead on dead.definition_id = h.definition_id
-left join lateral (  -- the latest of the counted runs
-    select r.run_id as id, r.last_error, r.error_type from yamlsched.dead_runs r
-    where dead.within > 0 and r.definition_id = h.definition_id and not r.is_call
-    order by r.dead_at desc limit 1
-) died on true
-left join lateral (  -- and of the calls of on_dead
-    select r.last_error, r.error_type from yamlsched.dead_runs r
-    where dead.calls_within > 0 and r.definition_id = h.definition_id and r.is_call
-    order by r.dead_at desc limit 1
-) failed_call on true
-left join lateral (  -- the failing run that failed last
-    select r.id, r.last_error, r.error_type, r.max_attempts - r.prior_attempts as max_attempts,
-           r.attempts - r.prior_attempts - (r.status = 'running')::integer as attempts
-    from yamlsched.job_runs r
-    where h.failing > 0 and r.definition_id = h.definition_id and r.finished_at is null
-      and yamlsched.is_failing(r)
-      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
-    order by r.failed_at desc limit 1
-) failing on true
-left join lateral (  -- and the dead run of that slot
-    select r.id from yamlsched.job_runs r
-    where r.definition_id = h.definition_id and r.dead_at >= h.overdue_slot
-      and r.scheduled_for = h.overdue_slot
-    order by r.dead_at desc limit 1
-) unfinished on true
-where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null
-    or h.definition_id = any(%(jobs)s))
+               and r.dead_at > statement_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where r.is_of_day and not r.is_call) as last_day,
+           count(*) filter (where r.is_of_day and r.is_call) as calls_last_day,
+           count(*) filter (where r.is_recent and r.is_call) as calls_within,
+           min(r.dead_at) filter (where r.is_recent and not r.is_call) as since,
+           (array_agg(r.run_id order by r.dead_at desc)
+                filter (where r.is_recent and not r.is_call))[1] as run_id,
+           (array_agg(r.run_id order by r.dead_at desc)
+                filter (where r.is_recent and r.is_call))[1] as call_run_id
+    from (
+        select x.run_id, x.is_call, x.dead_at,
+               x.dead_at > statement_timestamp() - %(within)s::interval as is_recent,
+               x.dead_at > statement_timestamp() - interval '1 day' as is_of_day
+        from yamlsched.dead_runs x
+        where x.definition_id = h.definition_id
+          and x.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
+    ) r
+) dead
+left join yamlsched.job_runs died on died.id = dead.run_id
+left join yamlsched.job_runs failed_call on failed_call.id = dead.call_run_id
+left join yamlsched.job_runs failing
+  on failing.id = case when h.failing > 0 then yamlsched.failing_run(h.definition_id) end
+where h.namespace = any(%(namespaces)s)
+  and (%(jobs)s::bigint[] is null or h.definition_id = any(%(jobs)s))
 order by h.namespace, h.job_type;
 
 -- name: lost_slots
@@ -309,11 +255,11 @@ where h.nth <= 50
 order by h.seen_at desc;
 
 -- name: queues
--- How much there is to do in each queue, counted to `most` of each level, and who does it.
+-- How much there is to do in each queue, counted to 10,000 of each level, and who does it.
 select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
        l.failed_starts, l.next_start_at, l.error
 from unnest(%(namespaces)s::text[]) as n (namespace)
-cross join lateral yamlsched.queue_loads(n.namespace, %(most)s, clock_timestamp()) l
+cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) l
 order by l.queue;
 
 -- name: unserved

@@ -1,17 +1,6 @@
 -- name: namespaces
--- The first namespaces that have jobs, by one index search for each; without a `limit` all of them,
--- and those of places.
-with recursive found as (
-    (select d.namespace from yamlsched.job_definitions d order by d.namespace limit 1)
-    union all
-    select following.namespace
-    from found f
-    cross join lateral (
-        select d.namespace from yamlsched.job_definitions d where d.namespace > f.namespace
-        order by d.namespace limit 1
-    ) following
-)
-select f.namespace from (select f.namespace from found f limit %(limit)s) f
+-- The first namespaces that have jobs; without a `limit` all of them, and those of places.
+(select distinct d.namespace from yamlsched.job_definitions d order by d.namespace limit %(limit)s)
 union
 select h.namespace from yamlsched.hosts h where %(limit)s::bigint is null
 order by namespace;
@@ -43,11 +32,20 @@ select exists (
 ) as is_named;
 
 -- name: jobs
--- The jobs of a namespace by name, retired ones included.
-select d.id, d.job_type, d.timezone, d.tags, d.owner, d.enabled, d.retired_at
+-- Every job of a namespace by name, retired ones included, with all columns: definitions.job knows
+-- which of them make up a job.
+select d.*
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
 order by d.job_type;
+
+-- name: unfinished
+-- The unfinished runs of these jobs.
+select r.definition_id, count(*) as runs, count(*) filter (where r.status = 'running') as running
+from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.definition_id = any (%(ids)s::bigint[])
+  and r.finished_at is null
+group by r.definition_id;
 
 -- name: id_range
 select coalesce(min(r.id), 1) as oldest, coalesce(max(r.id), 0) as newest
@@ -55,7 +53,7 @@ from yamlsched.job_runs r;
 
 -- name: indexed_ids
 -- The ids of runs, among them those that a filter selects, through one index (`by`): of a key, of
--- the dead, of the unfinished, of failures by job, or by job and end (with the unfinished ones).
+-- the dead, of the unfinished, or by job and end (with the unfinished ones).
 -- Null if there are `limit` or more: they would be of no use.
 select case when count(*) < %(limit)s then coalesce(array_agg(x.id), '{}') end as ids
 from (
@@ -70,19 +68,6 @@ from (
     (select o.id from yamlsched.open_runs o
      where %(by)s in ('open', 'end') and o.namespace = %(namespace)s
        and (%(definitions)s::bigint[] is null or o.definition_id = any (%(definitions)s))
-     limit %(limit)s)
-    union all
-    (select e.id
-     from yamlsched.job_definitions d
-     cross join lateral (
-         select r.id
-         from yamlsched.job_runs r
-         where r.definition_id = d.id and r.failed_at is not null
-         order by r.failed_at desc
-         limit %(limit)s
-     ) e
-     where %(by)s = 'failure' and d.namespace = %(namespace)s
-       and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
      limit %(limit)s)
     union all
     (select e.id
@@ -137,7 +122,7 @@ where r.namespace = %(namespace)s
   and (%(error_like)s::text is null or (r.error_type is not null or r.last_error is not null)
        and concat_ws(': ', r.error_type, r.last_error) ilike %(error_like)s)
   and (%(on_dead)s::boolean is null
-       or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(on_dead)s)
+       or r.is_call = %(on_dead)s)
 order by case when %(ids)s::bigint[] is null and %(oldest_first)s then r.id end,
          case when %(ids)s::bigint[] is null and not %(oldest_first)s then r.id end desc,
          case when %(ids)s::bigint[] is null then 0 when %(oldest_first)s then r.id + 0
@@ -237,12 +222,6 @@ select r.id, r.job_type, r.idempotency_key as key, r.status
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s)
 order by r.id;
-
--- name: actions
-select a.at, a.who, a.verb, a.detail
-from yamlsched.operator_actions a
-where a.namespace = %(namespace)s and a.target = 'run:' || %(id)s::text
-order by a.id;
 
 -- name: chain
 -- The first unfinished runs of a job, and the runs that these wait for, hop by hop, down to the

@@ -45,8 +45,11 @@ where n.nspname = 'yamlsched' and c.relkind = 'r' and c.relrowsecurity
   and pg_catalog.row_security_active(c.oid);
 
 -- name: connections
--- How many connections the role and the database may have; -1: any number, as for a superuser.
-select r.rolname as role, case when r.rolsuper then -1 else r.rolconnlimit end as of_role,
+-- How many connections the server, the role and the database may have; -1: any number, as for a
+-- superuser.
+select current_setting('max_connections')::integer
+           - current_setting('superuser_reserved_connections')::integer as of_server,
+       r.rolname as role, case when r.rolsuper then -1 else r.rolconnlimit end as of_role,
        d.datname as database, case when r.rolsuper then -1 else d.datconnlimit end as of_database
 from pg_catalog.pg_roles r
 cross join pg_catalog.pg_database d

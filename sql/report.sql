@@ -1,51 +1,37 @@
 -- What happened in a span of time, over all jobs. Every statement reads a bounded number of rows,
 -- however long the history.
 
--- name: jobs
--- How many jobs are enabled, and how many there are, retired ones included; and the next slot of
--- one that is not paused.
-select number.jobs, number.in_all, coming.job_type, coming.timezone, coming.next_slot_at
-from (
-    select (count(*) filter (where d.enabled and d.retired_at is null))::integer as jobs,
-           count(*)::integer as in_all
-    from yamlsched.job_definitions d
-    where d.namespace = %(namespace)s
-) number
-left join lateral (
-    select d.job_type, d.timezone, d.next_slot_at
-    from yamlsched.job_definitions d
-    where d.namespace = %(namespace)s and d.next_slot_at is not null
-      and not yamlsched.is_closed(d, clock_timestamp())
-    order by d.next_slot_at, d.job_type limit 1
-) coming on true;
-
 -- name: ended
 -- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those
--- that ended last; and the longest attempt. Of all jobs, or of `of`. Calls of on_dead do not count,
--- as in job_health: they have no status here.
+-- that ended last. Of all jobs, or of `of`. And the run whose latest attempt took longest, and the
+-- one that took most memory. Calls of on_dead do not count, as in job_health: they have no status
+-- here.
 select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried,
-       e.dead, e.cancelled, e.took,
-       e.examined, e.largest[1] as peak, -e.largest[2] as peak_id
+       e.dead, e.cancelled, e.examined, long.finished_at - long.started_at as took,
+       long.id as longest_id, long.finished_at as longest_ended_at,
+       large.peak_memory_bytes as peak, large.id as peak_id
 from yamlsched.job_definitions d
 cross join lateral (
-    select (count(*) filter (where x.status = 'succeeded'))::integer as succeeded,
-           (count(*) filter (where x.status = 'succeeded' and x.attempts > 1))::integer as retried,
-           (count(*) filter (where x.status = 'dead'))::integer as dead,
-           (count(*) filter (where x.status = 'cancelled'))::integer as cancelled,
-           max(x.finished_at - x.started_at) filter (where x.status <> 'cancelled') as took,
-           count(*)::integer as examined,
-           max(array[x.peak_memory_bytes, -x.id]) filter (where x.peak_memory_bytes > 0) as largest
+    select count(*) filter (where x.status = 'succeeded') as succeeded,
+           count(*) filter (where x.status = 'succeeded' and x.attempts > 1) as retried,
+           count(*) filter (where x.status = 'dead') as dead,
+           count(*) filter (where x.status = 'cancelled') as cancelled, count(*) as examined,
+           (array_agg(x.id order by x.took desc nulls last, x.id)
+                filter (where x.status <> 'cancelled'))[1] as longest_id,
+           (array_agg(x.id order by x.peak_memory_bytes desc, x.id)
+                filter (where x.peak_memory_bytes > 0))[1] as largest_id
     from (
-        select r.id, case when coalesce(r.idempotency_key not like 'on\_dead:%%', true)
-            then r.status end as status,
-               r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at,
-               r.peak_memory_bytes
+        select r.id, r.attempts - r.prior_attempts as attempts, r.peak_memory_bytes,
+               r.finished_at - r.started_at as took,
+               case when not r.is_call then r.status end as status
         from yamlsched.job_runs r
         where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
         order by r.finished_at desc
         limit %(of_job)s
     ) x
 ) e
+left join yamlsched.job_runs long on long.id = e.longest_id and long.started_at is not null
+left join yamlsched.job_runs large on large.id = e.largest_id
 where d.namespace = %(namespace)s and (%(of)s::text[] is null or d.job_type = any (%(of)s))
   and e.succeeded + e.dead + e.cancelled > 0
 order by d.job_type;
@@ -87,31 +73,11 @@ cross join lateral (
     cross join lateral (select p.kind, p.by - p.within as since, p.at) v
     where coalesce(p.at, %(until)s) > p.by
       and coalesce(p.at >= %(since)s, %(is_past)s)
-      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
+      and not r.is_call
     order by v.kind, late_by desc, r.id
 ) l
 where d.namespace = %(namespace)s
 order by l.late_by desc, d.job_type;
-
--- name: longest
--- The longest attempt of each of the jobs `of`, among the runs that `ended` reads.
-select d.job_type, d.timezone, r.id as run_id, r.took, r.finished_at as ended_at
-from yamlsched.job_definitions d
-cross join lateral (
-    select r.id, r.finished_at - r.started_at as took, r.finished_at
-    from (
-        select r.id, r.status, r.started_at, r.finished_at, r.idempotency_key
-        from yamlsched.job_runs r
-        where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
-        order by r.finished_at desc
-        limit %(of_job)s
-    ) r
-    where r.status <> 'cancelled' and r.started_at is not null
-      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
-    order by took desc, r.id limit 1
-) r
-where d.namespace = %(namespace)s and d.job_type = any (%(of)s)
-order by r.took desc, d.job_type;
 
 -- name: skipped
 -- The gaps of each job that overlap [since, until), and those that were recorded in it for earlier
@@ -135,18 +101,6 @@ cross join lateral (
 ) g
 where d.namespace = %(namespace)s
 order by d.job_type, g.last_slot;
-
--- name: unaccounted
--- The jobs with a slot up to `until` that no sync has recorded: they are paused or not enabled,
--- which is recorded at its end, or no sync has come by.
-select d.job_type, d.timezone, d.schedule, d.enabled, d.paused_at, d.paused_until, d.paused_by,
-       d.paused_reason,
-       greatest(d.effective_from, coalesce(d.last_slot_at, d.effective_from)) as accounted_to,
-       d.overlap
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.retired_at is null and d.schedule is not null
-  and (not d.enabled or d.paused_at is not null or d.next_slot_at < %(until)s)
-order by d.job_type limit %(limit)s;
 
 -- name: running
 -- The runs that have been running longest.

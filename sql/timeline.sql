@@ -18,7 +18,7 @@ cross join lateral (
     select count(*)::integer as runs
     from (select from yamlsched.job_runs r
           where r.definition_id = d.id and r.dead_at >= s.start_at and r.dead_at < s.end_at
-            and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
+            and not r.is_call
           limit %(limit)s) x
 ) dead
 cross join lateral (
@@ -45,41 +45,18 @@ cross join lateral (
 ) gap
 order by d.job_type, s.nth;
 
--- name: job
--- What a job is, for its page.
-select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d.schedule,
-       d.timezone, d.max_attempts,
-       d.backoff, d.timeout, d.overlap, d.catchup, d.catchup_window, d.spread, d.start_within,
-       d.finish_within, d.on_dead, d.enabled,
-       (array['high', 'normal', 'low'])[d.priority] as priority, d.queue,
-       d.created_at, d.updated_at,
-       d.after, array(select f.job_type from yamlsched.job_definitions f
-                      where f.namespace = d.namespace and d.job_type = any (f.after)
-                        and f.retired_at is null
-                      order by f.job_type) as followers
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.job_type = %(job)s;
-
 -- name: runs_of_slots
--- The runs of slots, found by the keys that these may have: a job may have millions of finished
--- runs, and no index is by slot. Those of a former cron expression have ended soon after their
--- slots: with `former`, they are found by their end.
+-- The runs of slots; and with `is_span` those of a former cron expression between them, the newest.
 select r.id
 from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s)
-  and r.definition_id = %(id)s
-  and r.scheduled_for is not null
+where r.definition_id = %(id)s and r.scheduled_for = any (%(slots)s)
 union
-select r.id
-from (
-    select r.id, r.scheduled_for
-    from yamlsched.job_runs r
-    where %(former)s and r.definition_id = %(id)s
-      and r.finished_at >= %(start)s and r.finished_at < %(end)s + interval '1 day'
-    order by r.finished_at
-    limit %(limit)s
-) r
-where r.scheduled_for >= %(start)s and r.scheduled_for < %(end)s;
+(select r.id
+ from yamlsched.job_runs r
+ where %(is_span)s and r.definition_id = %(id)s
+   and r.scheduled_for > %(start)s and r.scheduled_for <= %(end)s
+ order by r.scheduled_for desc
+ limit %(limit)s);
 
 -- name: pruned
 -- The runs of slots of which only the keys are left.
@@ -93,7 +70,7 @@ where u.namespace = %(namespace)s and u.idempotency_key = any (%(keys)s)
 -- The gaps of a span, oldest first.
 select g.first_slot, g.last_slot, g.slots, g.reason, g.recorded_at, g.detail
 from yamlsched.skipped_slots g
-where g.definition_id = %(id)s and g.last_slot >= %(start)s and g.first_slot < %(end)s
+where g.definition_id = %(id)s and g.last_slot >= %(start)s and g.first_slot <= %(end)s
 order by g.last_slot
 limit %(limit)s;
 
@@ -128,14 +105,11 @@ order by d.job_type;
 
 -- name: latest
 -- The newest runs of jobs that have ended, newest first.
-select d.job_type, r.id, r.status, r.attempts > 1 and r.status = 'succeeded' as retried,
-       r.finished_at,
-       case when r.status <> 'cancelled' then r.finished_at - r.started_at end as took,
-       r.error_type, r.last_error
+select d.job_type, r.id, r.status, r.attempts, r.started_at, r.finished_at, r.error_type,
+       left(r.last_error, 100) as last_error
 from yamlsched.job_definitions d
 cross join lateral (
-    select r.id, r.status, r.attempts, r.finished_at, r.started_at, r.error_type,
-           left(r.last_error, 100) as last_error
+    select r.id, r.status, r.attempts, r.finished_at, r.started_at, r.error_type, r.last_error
     from yamlsched.job_runs r
     where r.definition_id = d.id and r.finished_at is not null
     order by r.finished_at desc

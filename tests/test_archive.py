@@ -422,8 +422,9 @@ def test_an_operator_who_retries_a_run_waits_for_its_archive(
     run = ended(db, a_job(db), "dead")
     with store.connect(dsn) as own, own.transaction():
         before = dict.fromkeys(("succeeded", "dead", "cancelled"), NOON)
-        position = retention.PrunePosition()
-        assert retention.prune_runs(own, "default", before, position, 10, NOON, folder).rows == 1
+        values = {**before, **retention.START}
+        held, _ = retention.prune_batch(own, "runs", "default", values, 10, NOON, folder)
+        assert held.rows == 1
         with store.connect(dsn) as operator:
             update = "update yamlsched.job_runs set run_at = now() where id = %s"
             assert (

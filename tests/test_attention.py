@@ -169,7 +169,7 @@ def test_only_the_oldest_ten_effects_in_doubt_are_named_but_all_are_counted(
 
     assert found[0].startswith('effect "run:999000:mail" of run 999000 has been in doubt for ')
     assert found[10:] == ([more] if more else [])
-    assert health.effects_in_doubt(health.read(db, "default", HOUR), "person") == effects
+    assert health.read(db, "default", HOUR).effects_in_doubt("person") == effects
 
 
 def test_a_missing_and_an_old_tick_are_problems(db: Db) -> None:

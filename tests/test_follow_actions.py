@@ -67,7 +67,8 @@ def test_lists_and_the_report_say_which_runs_wait_for_a_dead_one(world: World) -
     world.claim()
 
     waits = {
-        run.job_type: run.waits for run in search.runs(world.db, "default", search.Filter(), 10)
+        run.job_type: run.waits
+        for run in search.page(world.db, "default", search.Filter(), 10).runs
     }
     found = report.read(world.db, "default", world.now - HOUR)
 
@@ -287,8 +288,8 @@ def test_a_backfill_downstream_creates_the_runs_that_follow_and_they_wait_in_tur
     first = at("2026-01-12 00:00")
 
     ranges = backfill.downstream(world.db, "default", job, first, at("2026-01-12 23:59"))
-    for one in (backfill.Range(job, first, at("2026-01-12 23:59")), *ranges):
-        backfill.backfill(world.db, "default", *one, "ann", now=world.now)
+    for one in (backfill.Range(job, first, at("2026-01-12 23:59"), 0), *ranges):
+        backfill.backfill(world.db, "default", *one[:3], "ann", now=world.now)
 
     assert [one.job.job_type for one in ranges] == ["load", "hourly"]
     assert world.claim() == ["extract 02:00"]
@@ -329,14 +330,14 @@ def test_a_backfill_downstream_creates_no_run_where_an_upstream_has_none_and_nam
     for dry_run in (True, False):
         result = backfill.BackfillResult()
         ranges = (
-            backfill.Range(job, first, last),
+            backfill.Range(job, first, last, 0),
             *backfill.downstream(db, "default", job, first, last),
         )
         for nth, each in enumerate(ranges):
             backfill.backfill(
                 db,
                 "default",
-                *each,
+                *each[:3],
                 "ann",
                 dry_run,
                 now=world.now,

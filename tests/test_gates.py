@@ -409,15 +409,6 @@ def test_a_pause_and_a_resume_leave_out_a_run_that_another_session_has_and_wait_
         assert blocked(db, taken, free) == [OPEN, OPEN]
 
 
-def test_a_pause_of_jobs_without_waiting_runs_writes_nothing_but_the_pause(db: Db) -> None:
-    jobs = [a_job(db, f"job_{number}", schedule=None) for number in range(3)]
-    due(db, jobs[0], exclusive=False, status="running", locked_until=NOW + LEASE)
-
-    pauses.pause(db, "default", jobs, "ann", now=NOW)
-
-    assert db.execute("select name from yamlsched.gates where xmax <> 0").fetchall() == []
-
-
 def test_the_end_of_a_pause_is_found_by_the_sweep(db: Db, worker: Worker) -> None:
     job = a_job(db, schedule=None)
     run = due(db, job)

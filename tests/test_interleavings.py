@@ -305,10 +305,7 @@ def stage(server: str, template: str) -> Iterator[Stage]:
     with (
         temporary_database(server, template) as dsn,
         psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row) as db,
-        pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(pauses, "PASS_PAUSE_SECONDS", 0)
-        patch.setattr(pauses, "MAX_PASSES", 2)
         db.execute("insert into yamlsched.namespaces values ('default')")
         stage = Stage(db, Session(dsn, stops=True), Session(dsn))
         edit()(stage.goes_on, None)  # type: ignore[arg-type]

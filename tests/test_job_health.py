@@ -21,7 +21,7 @@ from support.health import (
     the_job,
 )
 from support.rows import a_job, a_long_history, a_place, a_run, rows_read, value
-from yamlsched.ask import attention, health, states
+from yamlsched.ask import health
 from yamlsched.ask.attention import Thresholds
 from yamlsched.db.query import load
 from yamlsched.extras.metrics import metrics
@@ -385,13 +385,10 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "limit": 100,
             "within": timedelta(hours=1),
             "bounds": [1.0, 10.0],
-            "definitions": [
-                one for (one,) in db.execute("select id from yamlsched.job_definitions").fetchall()
-            ],
             "now": datetime.now(UTC),
         }
         names = {
-            "health": ("states", "jobs", "workers", "lost_slots"),
+            "health": ("jobs", "workers", "lost_slots"),
             "metrics": ("jobs", "ended"),
         }
         read = {(f, name): rows_read(db, load(f)[name], given) for f in names for name in names[f]}
@@ -496,45 +493,7 @@ def test_the_state_of_a_job_is_that_of_its_row(db: Db) -> None:
     assert {job.last_success_at for job in found.jobs} == {NOON + HOUR, NOON, None}
 
 
-def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
-    # given a job with each kind of problem, and healthy ones, in two namespaces
-    now = datetime.now(UTC)
-    for namespace in ("default", "shop"):
-        given = {"namespace": namespace}
-        a_place(db, namespace=namespace, host=namespace)
-        a_run(db, a_job(db, "fine", next_slot_at=now + HOUR, tags=["pager"], **given), "failed")
-        a_run(db, a_job(db, "died", **given), "dead")
-        a_run(db, a_job(db, "died_before", **given), "dead", finished_at=now - 2 * HOUR)
-        a_run(db, a_job(db, "failing", **given), "failed", attempts=3)
-        a_job(db, "late", next_slot_at=now - HOUR, **given)
-    problems = [("dead", "died"), ("late", "late"), ("failing", "failing")]
-
-    # when all jobs are read, and when only the suspects are
-    known = states.states(db, ["default", "shop"], HOUR)
-    suspects = states.suspects([*known["default"], *known["shop"]])
-    found = [
-        *health.read_all(db, ["default", "shop"], HOUR),
-        *health.read_all(db, ["default", "shop"], HOUR, suspects),
-    ]
-
-    # then the problems are the same
-    assert [len(one.jobs) for one in found] == [5, 5, 3, 3]
-    for one in found:
-        assert [
-            (problem.kind, problem.job_type) for problem in attention.problems(one, Thresholds())
-        ] == problems
-    assert found[0].totals == found[2].totals
-    assert (
-        found[0].totals._asdict().items()
-        >= {"jobs": 5, "failed": 2, "failing": 1, "dead_last_hour": 1}.items()
-    )
-    assert found[0].totals.dead_last_day == 2
-    first = states.suspects(known["shop"])[:2]
-    assert [job.job_type for job in health.read(db, "shop", HOUR, first).jobs] == ["died", "late"]
-    assert health.read(db, "shop", HOUR, []).jobs == []
-
-
-def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
+def test_the_totals_are_the_sums_over_all_jobs(db: Db) -> None:
     # given jobs in many states, dead and unfinished runs, and another namespace
     now = datetime.now(UTC)
     a_place(db, host="web-1")
@@ -548,25 +507,10 @@ def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
     a_run(db, a_job(db, "gone", retired_at=now), "queued", run_at=now - 2 * HOUR)
     a_job(db, "else", namespace="other")
 
-    # when both are read
-    jobs_read = health.read(db, "default", HOUR).jobs
-    known = states.states(db, ["default", "other"], HOUR)
+    # when it is read
+    jobs_read, totals = (found := health.read(db, "default", HOUR)).jobs, found.totals
 
-    # then they agree, and the totals are their sums
-    assert [job[1:8] for job in known["default"]] == [
-        (
-            job.job_type,
-            job.state,
-            job.queued,
-            job.running,
-            job.failed,
-            job.failing,
-            job.oldest_due_at,
-        )
-        for job in jobs_read
-    ]
-    assert [job.job_type for job in known["other"]] == ["else"]
-    totals = states.totals(known["default"])
+    # then the totals are the sums over its jobs
     assert totals == (
         5,
         1,
@@ -578,4 +522,3 @@ def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
         0,
         min(job.oldest_due_at for job in jobs_read if job.oldest_due_at),
     )
-    assert states.totals([]) == states.JobTotals()

@@ -209,7 +209,9 @@ def test_an_operator_enqueues_at_a_level_and_history_shows_it_by_name(db: Db) ->
     run = history.run(db, made.run_id)
     assert run is not None
     assert run.priority == "high"
-    assert [run.priority for run in search.runs(db, "default", search.Filter(), 10)] == ["high"]
+    assert [run.priority for run in search.page(db, "default", search.Filter(), 10).runs] == [
+        "high"
+    ]
 
 
 @pytest.mark.parametrize(

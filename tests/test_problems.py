@@ -15,8 +15,9 @@ from starlette.testclient import TestClient
 from support.command_line import Cli, command_line
 from support.health import a_healthy_job
 from yamlsched.act import notes
-from yamlsched.ask import attention, health, report_problems
+from yamlsched.ask import attention, health, report
 from yamlsched.ask.attention import KINDS, Problem
+from yamlsched.ask.namespaces import NamespaceHealth
 from yamlsched.extras import web
 from yamlsched.extras.mcp.answers import answer
 from yamlsched.extras.mcp.tools import all_tools
@@ -44,10 +45,10 @@ def all_kinds(db: Db, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         yield from reversed(problems)
 
     def of_report(*_: Any) -> Iterator[Problem]:
-        yield from [problem for problem in problems if problem.kind in report_problems.OWN_KINDS]
+        yield from [problem for problem in problems if problem.kind in report.OWN_KINDS]
 
     monkeypatch.setattr(attention, "_ticks", of_status)
-    monkeypatch.setattr(report_problems, "late", of_report)
+    monkeypatch.setattr(report, "_problems", of_report)
     return [problem.what for problem in problems]
 
 
@@ -131,9 +132,9 @@ def test_problems_of_one_kind_are_in_the_order_of_the_jobs_they_hold_up_then_of_
 
 
 def test_of_several_namespaces_the_one_with_the_most_severe_problem_is_first() -> None:
-    def a_namespace(name: str, *problems: Problem) -> attention.NamespaceHealth:
+    def a_namespace(name: str, *problems: Problem) -> NamespaceHealth:
         now = health.Health(name, NOON, NOON, "web-1", *[None] * 11)  # type: ignore[arg-type]
-        return attention.NamespaceHealth(now, list(problems))
+        return NamespaceHealth(now, list(problems))
 
     ended = a_namespace("calendars", *[Problem("calendar", None, "ended", "edit it")] * 3)
     died = a_namespace("pay", Problem("dead", "pay", "died", "retry it"))

@@ -178,10 +178,6 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
         late = explained(connection, load("report")["late"], {**span, "now": now, "is_past": False})
         assert "job_runs" not in list(scans(late))
         assert pages(late) <= PAGES_PER_RUN * 100 * of_job
-        longest = explained(
-            connection, load("report")["longest"], {**span, "of": [f"job_{n}" for n in range(20)]}
-        )
-        assert pages(longest) <= PAGES_PER_RUN * 20 * of_job
     before = {
         **given,
         "since": now - timedelta(hours=48),
@@ -195,7 +191,6 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
     names = (
         ("report", "ended"),
         ("report", "late"),
-        ("report", "longest"),
         ("failures", "groups"),
         ("failures", "attempts"),
     )

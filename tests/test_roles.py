@@ -23,7 +23,7 @@ from yamlsched import db as store
 from yamlsched.act import pause as pausing
 from yamlsched.act import prune as retention
 from yamlsched.act import runs as actions
-from yamlsched.ask import attention, health
+from yamlsched.ask import attention, health, namespaces
 from yamlsched.db.query import sql_folder
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.doctor import server as doctor_server
@@ -116,7 +116,7 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
 def test_a_reader_sees_all_namespaces(granted: Db) -> None:
     a_job(granted, namespace="web1")
     with connect_as(granted, "yamlsched_reader"):
-        in_use, unused = attention.read_all(granted, attention.Thresholds())
+        in_use, unused = namespaces.read_all(granted, attention.Thresholds())
     assert ([one.health.namespace for one in in_use], unused) == (["web1"], [])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ import pytest
 from support.command_line import Cli, command_line
 from support.health import a_healthy_job, of_metrics
 from support.rows import a_job, a_place, a_run, value
-from yamlsched.ask import attention, health, states
-from yamlsched.ask.attention import Thresholds
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -88,51 +85,6 @@ def test_of_many_jobs_only_those_with_problems_are_listed(db: Db, cli: Cli) -> N
     assert "bad" in result
     assert "job_7 " not in result
     assert "job_7 " in cli("status", "--all").out
-
-
-@pytest.mark.parametrize("most", [None, 6, 7])
-def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(
-    db: Db, most: int | None
-) -> None:
-    # given seven jobs that are listed: of the healthy ones two have problems, and of the retired ones one has a run
-    now = datetime.now(UTC)
-    later = {"next_slot_at": now + HOUR}
-    a_place(db)
-    for name in ("ok", "died before it succeeded"):
-        a_run(db, a_job(db, name, **later), "succeeded", finished_at=now)
-    died = db.execute(
-        "select id from yamlsched.job_definitions where job_type like 'died%'"
-    ).fetchone()
-    a_run(db, died[0], "dead", finished_at=now - HOUR / 2)
-    a_job(db, "late", next_slot_at=now - HOUR)
-    a_job(db, "off", enabled=False)
-    a_job(db, "held", paused_at=now, **later)
-    a_run(db, a_job(db, "failing", **later), "dead")
-    a_job(db, "gone", retired_at=now)
-    a_run(db, a_job(db, "gone with a run", retired_at=now), "queued")
-
-    # when all rows are read, and those that are shown
-    all_jobs = health.read(db, "default", HOUR)
-    jobs = states.states(db, ["default"], HOUR)["default"]
-    ids = states.suspects(jobs) if most is None else states.to_list(jobs, most)
-    found = health.read(db, "default", HOUR, ids, jobs)
-    assert sum(job.is_present for job in jobs) == 7
-
-    # then the second have all problems, and all jobs that are not healthy
-    reported = {"died before it succeeded", "late", "failing"}
-    unhealthy = {"late", "off", "held", "failing", "gone with a run"}
-    read = {
-        None: reported | {"held"},
-        6: reported | unhealthy,
-        7: {job.job_type for job in all_jobs.jobs},
-    }[most]
-    assert {job.job_type for job in found.jobs} == read
-    assert found.totals == all_jobs.totals
-    what = {problem.what.split(":")[0] for problem in attention.problems(found, Thresholds())}
-    assert what == reported
-    assert attention.problems(replace(all_jobs, now=found.now), Thresholds()) == attention.problems(
-        found, Thresholds()
-    )
 
 
 def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> None:

@@ -243,7 +243,7 @@ def test_a_job_without_slots_has_a_timeline_of_its_runs(db: Any) -> None:
     assert timeline.of_runs([], query.now(db)) is None
     a_run(db, job, "dead")
     a_run(db, job, "queued")
-    rows = search.runs(db, "default", search.Filter(jobs=["mail"]), 10)
+    rows = search.page(db, "default", search.Filter(jobs=["mail"]), 10).runs
     shown = timeline.of_runs(rows, query.now(db))
     assert shown is not None
     assert sorted(cell.state for cell in shown.cells) == ["dead", "queued"]
@@ -254,28 +254,26 @@ def test_a_cell_of_a_run_that_was_cancelled_has_no_duration(db: Any) -> None:
     job = a_job(db, "mail", schedule=None)
     for status in ("cancelled", "succeeded"):
         a_run(db, job, status, started_at=hour(1), finished_at=hour(0))
-    shown = timeline.of_runs(search.runs(db, "default", search.Filter(), 10), query.now(db))
+    shown = timeline.of_runs(search.page(db, "default", search.Filter(), 10).runs, query.now(db))
     assert shown is not None
     assert {cell.state: cell.took for cell in shown.cells} == {"cancelled": None, "succeeded": HOUR}
 
 
 def test_a_timeline_reads_no_more_runs_than_it_shows(db: Any) -> None:
     a_long_history(db)
-    keys = [f"job_0:{hour(ago):%Y-%m-%dT%H:%MZ}" for ago in range(300)]
     [id] = [
         row.id
         for row in db.execute("select id from yamlsched.job_definitions where job_type = 'job_0'")
     ]
     given = {
-        "namespace": "default",
         "id": id,
-        "keys": keys,
+        "slots": [hour(ago) for ago in range(300)],
         "start": hour(60),
         "end": hour(20),
         "limit": 300,
     }
-    assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "former": False}) <= 300
-    assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "former": True}) <= 600
+    assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "is_span": False}) <= 300
+    assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "is_span": True}) <= 600
 
 
 # -- strips of days
@@ -356,6 +354,6 @@ def test_the_answer_of_why_reads_few_runs_of_a_long_history(db: Any) -> None:
     assert job is not None
     keys = ["job_0:2026-01-14", "job_0:2026-01-14T02:00Z"]
     given = {"id": job.id, "namespace": "default", "job_type": "job_0", "keys": keys, "limit": 300}
-    given |= {"start": hour(3), "end": hour(3), "former": False}
+    given |= {"start": hour(3), "end": hour(3), "slots": [hour(3)], "is_span": False}
     for name in ("runs_of_slots", "pruned", "gaps", "open_slot"):
         assert rows_read(db, load("timeline")[name], given) <= 20

@@ -33,6 +33,7 @@ from yamlsched.timetable.zones import zone
 
 MAX_COUNTED_SLOTS = 100_000
 """Of more slots, those that calendars skip are not looked for before they are listed."""
+MICROSECOND = timedelta(microseconds=1)
 LONGEST_GAP = timedelta(days=400)
 """Between two slots of a job, as far as it is looked for."""
 CHUNK_SLOTS = 1000
@@ -92,12 +93,6 @@ def definition_for(
     return definition if is_range else replace(definition, skip_on=[], only_on=[])
 
 
-def first_day(connection: Connection[Any], job: Definition) -> datetime:
-    """Return the start of the local day on which the job was first applied."""
-    where = zone(job.timezone)
-    return bounds(job.created_at.astimezone(where).date(), where)[0]
-
-
 def read_range(
     first: TimeInput, last: TimeInput | None, where: ZoneInfo, now: datetime
 ) -> tuple[datetime, datetime]:
@@ -112,14 +107,15 @@ def read_range(
     return bounds(ends[0], where)[0], bounds(ends[-1], where)[1]
 
 
-class Selection(NamedTuple):
-    """The slots to fill: a range, and how many of its slots are not in the future.
+class Range(NamedTuple):
+    """The slots of a job in [first, last], and how many of them are not in the future.
 
-    Slots before ``left_out_before`` were in the range and are left out: the job was first applied
-    on that date. So are ``skipped`` slots, on dates that calendars skip. These are not counted of
-    very many slots.
+    Slots before ``left_out_before`` were asked for and are left out: the job was first applied on
+    that date. So are ``skipped`` slots, on dates that calendars skip. These are not counted of very
+    many slots.
     """
 
+    job: Definition
     first: datetime
     last: datetime
     slots: int
@@ -133,15 +129,16 @@ def select(
     first: datetime,
     last: datetime,
     before_first: bool = False,
-) -> Selection:
+) -> Range:
     """Return the slots in [first, last], with ``before_first`` also those from before the job was
     first applied.
 
     Raises Refused if all of the range is before that.
     """
-    oldest = first_day(connection, job)
+    where = zone(job.timezone)
+    day = job.created_at.astimezone(where).date()
+    oldest = bounds(day, where)[0]
     is_cut = first < oldest and not before_first
-    day = oldest.astimezone(zone(job.timezone)).date()
     if is_cut and last < oldest:
         raise Refused(
             f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs'
@@ -150,13 +147,11 @@ def select(
     first = oldest if is_cut else first
     end = min(last, slot_rows.start_batch(connection, None))
     assert job.schedule is not None
-    span = slot_span(
-        parse_schedule(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), end
-    )
-    number = of_all = span.count if span else 0
-    if (job.skip_on or job.only_on) and of_all <= MAX_COUNTED_SLOTS:
-        number = sum(1 for _ in _slots(job, first, end))
-    return Selection(first, last, number, day if is_cut else None, of_all - number)
+    span = slot_span(parse_schedule(job.schedule), where, first - MICROSECOND, end)
+    number = all_slots = span.count if span else 0
+    if (job.skip_on or job.only_on) and all_slots <= MAX_COUNTED_SLOTS:
+        number = sum(1 for _ in slots_between(job, first, end))
+    return Range(job, first, last, number, day if is_cut else None, all_slots - number)
 
 
 def count_created(
@@ -220,14 +215,6 @@ def backfill(
     return result
 
 
-class Range(NamedTuple):
-    """Slots of a job: those in [first, last]."""
-
-    job: Definition
-    first: datetime
-    last: datetime
-
-
 def downstream(
     connection: Connection[Any], namespace: str, job: Definition, first: datetime, last: datetime
 ) -> list[Range]:
@@ -237,42 +224,29 @@ def downstream(
     They reach from its first slot to the next slot after the range: until then they wait for its
     last one.
     """
-    followers = {
-        follower.job_type: follower
-        for follower in definitions.read(
-            connection, definitions.followers(connection, namespace, [job.id])
-        )
-    }
-    ranges = {job.job_type: Range(job, first, last)}
+    ids = definitions.followers(connection, namespace, [job.id])
+    followers = {follower.job_type: follower for follower in definitions.read(connection, ids)}
+    ranges = {job.job_type: Range(job, first, last, 0)}
     while followers:
-        ready = [
-            follower
-            for follower in followers.values()
-            if not any(name in followers for name in follower.after)
-        ]
+        ready = [each for each in followers.values() if not followers.keys() & set(each.after)]
         for follower in ready:
             del followers[follower.job_type]
             before = [ranges[name] for name in follower.after if name in ranges]
             if follower.enabled and before:
-                ranges[follower.job_type] = Range(
-                    follower, min(map(_start, before)), max(map(_end, before))
-                )
+                first = min(_next_slot(one, one.first - MICROSECOND) or one.first for one in before)
+                last = max(_end(one) for one in before)
+                ranges[follower.job_type] = select(connection, follower, first, last, True)
     return list(ranges.values())[1:]
 
 
-def _start(upstream: Range) -> datetime:
-    before = upstream.first - timedelta(microseconds=1)
-    return (
-        slot_plan.next_slot_at(upstream.job.schedule, upstream.job.timezone, before, None, None)
-        or upstream.first
-    )
-
-
 def _end(upstream: Range) -> datetime:
-    following = slot_plan.next_slot_at(
-        upstream.job.schedule, upstream.job.timezone, upstream.last, None, None
-    )
-    return upstream.last if following is None else following - timedelta(microseconds=1)
+    following = _next_slot(upstream, upstream.last)
+    return upstream.last if following is None else following - MICROSECOND
+
+
+def _next_slot(upstream: Range, after: datetime) -> datetime | None:
+    job = upstream.job
+    return slot_plan.next_slot_at(job.schedule, job.timezone, after, None, None)
 
 
 def _check_active(connection: Connection[Any], namespace: str, job: Definition) -> None:
@@ -288,7 +262,7 @@ def _check_active(connection: Connection[Any], namespace: str, job: Definition) 
 
 def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[BackfillSlot]]:
     assert job.schedule is not None
-    cron, slots = parse_schedule(job.schedule), _slots(job, first, last)
+    cron, slots = parse_schedule(job.schedule), slots_between(job, first, last)
     while chunk := [
         BackfillSlot(slot_key(job.job_type, cron, slot), slot.at)
         for slot in islice(slots, CHUNK_SLOTS)
@@ -296,13 +270,13 @@ def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[B
         yield chunk
 
 
-def _slots(job: Definition, first: datetime, last: datetime) -> Iterator[Slot]:
+def slots_between(job: Definition, first: datetime, last: datetime) -> Iterator[Slot]:
     """Yield the slots in [first, last] that no calendar skips."""
     assert job.schedule is not None
     fires = without_skipped(
         parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on)
     )
-    return slots(fires, zone(job.timezone), first - timedelta(microseconds=1), last)
+    return slots(fires, zone(job.timezone), first - MICROSECOND, last)
 
 
 def _missing(

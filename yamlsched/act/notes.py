@@ -34,7 +34,7 @@ def settle(
     thresholds = attention.Thresholds()
     subjects: dict[str, str] = {}
     for problem in attention.problems(
-        health.read(connection, namespace, thresholds.within, [], []), thresholds
+        health.read(connection, namespace, thresholds.within, []), thresholds
     ):
         if problem.kind in KINDS:
             subject = f"{problem.kind}:{problem.job_type or ''}"  # no job has such a name

@@ -171,88 +171,24 @@ instant.
 """
 
 
-@dataclass(frozen=True)
-class RetentionInUse:
-    """The retention of the file in use, if there is one."""
-
-    is_in_use: bool | None
-    retention: dict[str, str]
-    now: datetime
+START = {"definition": 0, "from": "-infinity"}
+"""Where the first batch of runs starts: the job, and when its runs ended."""
 
 
-@dataclass(frozen=True)
-class PrunePosition:
-    """Where the next batch of runs starts."""
-
-    definition: int = 0
-    since: datetime = datetime.min.replace(tzinfo=UTC)
-
-
-def retention_in_use(
-    connection: psycopg.Connection[Any], namespace: str, now: datetime | None
-) -> RetentionInUse:
-    [row] = connection.execute(
-        load("retention")["in_use"], {"namespace": namespace, "now": now}
-    ).fetchall()
-    return RetentionInUse(row.is_in_use, row.retention or {}, row.now)
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """A batch: how many rows, whether there is work, and where the next batch starts; None: it was
-    the last.
-    """
-
-    rows: int
-    is_busy: bool
-    following: PrunePosition | None = None
-
-
-def prune_runs(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    before: dict[str, datetime],
-    position: PrunePosition,
-    limit: int,
-    now: datetime,
-    archive: Archive | None = None,
-) -> Pruned:
-    """Prune up to ``limit`` runs that ended ``before`` the instant of their state."""
-    parameters = {**before, "definition": position.definition, "from": position.since}
-    held, is_busy = _prune(connection, "runs", namespace, parameters, limit, now, archive)
-    following = PrunePosition(held.definition, held.last) if held.rows == limit else None
-    return Pruned(held.rows, is_busy, following)
-
-
-def prune_others(
-    connection: psycopg.Connection[Any],
-    kind: str,
-    namespace: str,
-    before: datetime,
-    limit: int,
-    now: datetime,
-    archive: Archive | None = None,
-) -> Pruned:
-    """Delete up to ``limit`` ``keys`` whose runs were pruned ``before``, or ``effects`` that
-    started before.
-
-    Only effects whose runs have been pruned.
-    """
-    held, is_busy = _prune(connection, kind, namespace, {"before": before}, limit, now, archive)
-    return Pruned(held.rows, is_busy)
-
-
-def _prune(
+def prune_batch(
     connection: psycopg.Connection[Any],
     kind: str,
     namespace: str,
     values: dict[str, Any],
     limit: int,
     now: datetime,
-    archive: Archive | None,
+    archive: Archive | None = None,
 ) -> tuple[Any, bool]:
-    """Lock a batch, let ``archive`` keep its lines, and delete it; return what was locked, and if
-    there is work.
+    """Lock up to ``limit`` rows, let ``archive`` keep their lines, and delete them.
+
+    Return what was locked, and whether there is work. ``values`` say what may be pruned: ``runs``
+    that ended before the instant of their state, after a position, ``keys`` whose runs were pruned
+    ``before`` one, or ``effects`` of such runs that started before it.
     """
     sql, parameters = load("retention"), {**values, "namespace": namespace, "limit": limit}
     with connection.transaction():
@@ -345,22 +281,20 @@ def _batches(
             break
         after = (runs[-1].definition_id, runs[-1].id)
         yield True
-    file = retention_in_use(connection, namespace, now)
-    before = {name: file.now - age for name, age in _retention(file).ages().items()}
-    position: PrunePosition | None = PrunePosition()
-    while position is not None:
-        pruned = prune_runs(connection, namespace, before, position, BATCH_ROWS, file.now, archive)
-        position = pruned.following
-        report.runs += pruned.rows
-        yield pruned.is_busy and position is not None
-    for kind in ("keys", "effects"):
-        while (
-            pruned := prune_others(
-                connection, kind, namespace, before[kind], BATCH_ROWS, file.now, archive
+    file, retention = _in_use(connection, namespace, now)
+    before = {name: file.now - age for name, age in retention.ages().items()}
+    for kind in ("runs", "keys", "effects"):
+        position, is_last = START, False
+        while not is_last:
+            values = {**before, "before": before.get(kind), **position}
+            held, is_busy = prune_batch(
+                connection, kind, namespace, values, BATCH_ROWS, file.now, archive
             )
-        ).rows:
-            setattr(report, kind, getattr(report, kind) + pruned.rows)
-            yield False
+            setattr(report, kind, getattr(report, kind) + held.rows)
+            is_last = held.rows < BATCH_ROWS
+            if kind == "runs":
+                position = {"definition": held.definition, "from": held.last}
+            yield is_busy and kind == "runs" and not is_last
     report.places = hosts.prune(connection, namespace, now)
     connection.execute(load("workers")["prune"], {"namespace": namespace, "now": now})
     if file.is_in_use:
@@ -370,15 +304,19 @@ def _batches(
 
 def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
     """Return whether the file in use says that what is pruned is archived."""
-    return _retention(retention_in_use(connection, namespace, None)).archive is not None
+    return _in_use(connection, namespace, None)[1].archive is not None
 
 
-def _retention(file: RetentionInUse) -> Retention:
-    """Return the retention of the file in use. Raises EnvironmentFailed if its row was changed by
-    hand.
+def _in_use(
+    connection: psycopg.Connection[Any], namespace: str, now: datetime | None
+) -> tuple[Any, Retention]:
+    """Return whether a file is in use, and its retention. Raises EnvironmentFailed if its row was
+    changed by hand.
     """
+    values = {"namespace": namespace, "now": now}
+    [file] = connection.execute(load("retention")["in_use"], values).fetchall()
     try:
-        return Retention.from_row(file.retention)
+        return file, Retention.from_row(file.retention or {})
     except (ValueError, TypeError) as error:
         raise EnvironmentFailed(
             f"the retention of the file in use is not valid in the database: {error}; nothing is"
@@ -391,7 +329,7 @@ def record_failure(
     connection: psycopg.Connection[Any], namespace: str, error: ArchiveFailed
 ) -> None:
     """Record for ``status`` and ``doctor`` that nothing is pruned, and why."""
-    file = retention_in_use(connection, namespace, None)
+    file, _ = _in_use(connection, namespace, None)
     if file.is_in_use:
         why = f"{socket.gethostname()}: {error}"
         values = {"namespace": namespace, "error": why, "now": file.now}

@@ -39,31 +39,8 @@ Returned = TypeVar("Returned")
 
 
 @dataclass(frozen=True)
-class LockedRun:
-    """A locked run, and the columns of its job that decide whether it can be retried."""
-
-    id: int
-    namespace: str
-    job_type: str
-    status: str
-    run_at: datetime
-    locked_until: datetime | None
-    attempts: int
-    started_at: datetime | None
-    finished_at: datetime | None
-    worker: str | None
-    enabled: bool
-    retired_at: datetime | None
-    paused: bool
-    effect_in_doubt: str | None  # a key
-    holds_up: list[str] | None  # runs that wait for it, with their jobs
-    skipped: list[str] | None  # jobs that follow, whose slots are gaps because of it
-    now: datetime
-
-
-@dataclass(frozen=True)
-class RunOutlook:
-    """A run, and what decides what a retry or a cancel of it leads to."""
+class RunState:
+    """A run, and what decides whether it can be retried and what a retry or a cancel leads to."""
 
     id: int
     namespace: str
@@ -81,7 +58,7 @@ class RunOutlook:
     error_type: str | None
     payload: Any
     is_slot_run: bool
-    is_on_dead_call: bool | None
+    is_on_dead_call: bool
     budget: int  # attempts that a retry adds
     on_dead: str | None
     overlap: str
@@ -95,6 +72,8 @@ class RunOutlook:
     running_run_id: int | None  # the run of this job that excludes others
     effects_done: int
     effects_in_doubt: list[str]  # keys
+    holds_up: list[str] | None  # runs that wait for it, with their jobs
+    skipped: list[str] | None  # jobs that follow, whose slots are gaps because of it
     now: datetime
 
 
@@ -268,14 +247,14 @@ def retry(
             connection.execute(load("actions")["end_waits"], {"ids": list(retried), "now": now})
         return retried
 
-    def describe(run: LockedRun, is_changed: bool) -> str:
+    def describe(run: RunState, is_changed: bool) -> str:
         return _retried(run) if is_changed else _not_retried(run, run.status in expected)
 
     reason = None if payload is None else "with another payload"
     return _change(connection, ids, "retry", who, change, describe, now, reason, locks_jobs=True)
 
 
-def _last_attempt(run: LockedRun) -> dict[str, Any] | None:
+def _last_attempt(run: RunState) -> dict[str, Any] | None:
     """Return the attempt that a retry would make invisible: the row of a run describes the next one
     from then on.
 
@@ -291,17 +270,18 @@ def _last_attempt(run: LockedRun) -> dict[str, Any] | None:
     }
 
 
-def _retried(run: LockedRun) -> str:
+def _retried(run: RunState) -> str:
     waits = (
         f"; it waits until the job is resumed: yamlsched resume {run.job_type}"
         if run.paused
         else ""
     )
-    if run.effect_in_doubt is not None:
+    if run.effects_in_doubt:
+        key = run.effects_in_doubt[0]
         waits += (
-            f'; effect "{run.effect_in_doubt}" is in doubt, and with in_doubt="raise" the run will'
+            f'; effect "{key}" is in doubt, and with in_doubt="raise" the run will'
             " be dead again: find out whether it happened, then run:"
-            f" {settle_command(run.namespace, run.effect_in_doubt)}"
+            f" {settle_command(run.namespace, key)}"
         )
     if run.holds_up:
         waits += (
@@ -323,7 +303,7 @@ def _retried(run: LockedRun) -> str:
     ) + waits
 
 
-def retry_obstacle(run: LockedRun | RunOutlook) -> str | None:
+def retry_obstacle(run: RunState) -> str | None:
     """Return why a run cannot be retried in any way, as what follows its name; None if nothing is
     against it.
     """
@@ -344,7 +324,7 @@ def retry_obstacle(run: LockedRun | RunOutlook) -> str | None:
     return None
 
 
-def _not_retried(run: LockedRun, is_expected: bool) -> str:
+def _not_retried(run: RunState, is_expected: bool) -> str:
     obstacle = retry_obstacle(run)
     if obstacle is not None:
         return obstacle
@@ -374,7 +354,7 @@ def cancel(
             connection.execute(load("actions")["release"], {"ids": ended, "now": now})
         return {run.id for run in cancelled}
 
-    def describe(run: LockedRun, is_changed: bool) -> str:
+    def describe(run: RunState, is_changed: bool) -> str:
         if is_changed:
             is_running = run.status == Status.RUNNING
             return "is cancelled" + (
@@ -392,7 +372,7 @@ def _change(
     verb: str,
     who: str,
     change: Callable[[list[int]], set[int]],
-    describe: Callable[[LockedRun, bool], str],
+    describe: Callable[[RunState, bool], str],
     now: datetime | None,
     reason: str | None,
     locks_jobs: bool = False,
@@ -405,11 +385,12 @@ def _change(
     for start in range(0, len(selected), BATCH_RUNS):
         batch = selected[start : start + BATCH_RUNS]
 
-        def attempt(batch: list[int] = batch) -> tuple[dict[int, LockedRun], set[int]]:
+        def attempt(batch: list[int] = batch) -> tuple[dict[int, RunState], set[int]]:
             with connection.transaction():
                 if locks_jobs:
                     connection.execute(load("actions")["lock_jobs"], {"ids": batch})
-                locked = _lock_runs(connection, batch, now)
+                connection.execute(load("actions")["lock_runs"], {"ids": batch})
+                locked = run_states(connection, batch, now)
                 changed = change(batch)
                 runs = [locked[id] for id in batch if id in changed]
                 records = [
@@ -441,12 +422,12 @@ def _change(
     return results
 
 
-def _lock_runs(
-    connection: psycopg.Connection[Any], ids: list[int], now: datetime | None
-) -> dict[int, LockedRun]:
-    """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then."""
-    connection.execute(load("actions")["lock_runs"], {"ids": ids})
-    rows = fetch(connection, LockedRun, load("actions")["run_states"], {"ids": ids, "now": now})
+def run_states(
+    connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None = None
+) -> dict[int, RunState]:
+    """Return the runs ``ids`` that exist, by id."""
+    parameters = {"ids": list(ids), "now": now}
+    rows = fetch(connection, RunState, load("actions")["run_states"], parameters)
     return {row.id: row for row in rows}
 
 

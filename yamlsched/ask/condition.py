@@ -65,7 +65,7 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
     lines = [
         *_outcomes(row, now, failed),
         *(_waiting(run, now.now) for run in chain),
-        *(health.why_no_worker(job.job_type, row.queue, now) if chain or row.overdue_since else ()),
+        *(now.why_no_worker(job.job_type, row.queue) if chain or row.overdue_since else ()),
         *([off] if off else ()),
         *_slots(row, job, now.now),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 
@@ -113,21 +113,6 @@ def changes(
     return groups
 
 
-class Committed(Protocol):
-    """An edit, or a file in use, and its commit as far as it is known."""
-
-    @property
-    def hash(self) -> str: ...
-    @property
-    def commit(self) -> str | None: ...
-    @property
-    def is_dirty(self) -> bool: ...
-    @property
-    def author(self) -> str | None: ...
-    @property
-    def subject(self) -> str | None: ...
-
-
 @dataclass(frozen=True)
 class InUse:
     """The edit that was in use at an instant, and the latest one until then that
@@ -161,12 +146,14 @@ def as_fields(in_use: InUse | None) -> dict[str, Edit | None]:
     return {"edit_in_use": in_use.file, "last_edit_of_job": in_use.job}
 
 
-def commit(edit: Committed) -> str | None:
-    """Return the commit of an edit as it is shown; None if it is not known."""
+def commit(edit: Any) -> str | None:
+    """Return the commit of an edit, or of a file in use, as it is shown; None if it is not
+    known.
+    """
     return short(edit.commit, edit.is_dirty)
 
 
-def label(edit: Committed) -> str:
+def label(edit: Any) -> str:
     """Return what identifies an edit: its commit, author and subject as far as they are known, else
     the hash.
     """

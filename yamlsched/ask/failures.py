@@ -4,16 +4,20 @@ numbers are bounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
+from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.db.query import fetch, load
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.text import join_first
+from yamlsched.timetable.times import short_utc
 
 
 @dataclass(frozen=True)
@@ -45,31 +49,17 @@ class FailureGroup:
     since_revision: str | None
 
 
-@dataclass(frozen=True)
-class FailedAttempts:
-    """How many attempts of a job failed with errors of one type; "" if they have none."""
-
-    job_type: str
-    error_type: str
-    attempts: int
-
-
-def failed_attempts(
-    connection: psycopg.Connection[Any], definitions: Sequence[int], since: datetime, of_job: int
-) -> list[FailedAttempts]:
-    """Return the failed attempts of the latest ``of_job`` failed runs of each job, the most
-    frequent type first.
-    """
-    parameters = {"definitions": list(definitions), "since": since, "of_job": of_job}
-    return fetch(connection, FailedAttempts, load("failures")["attempts"], parameters)
-
-
 MAX_OF_JOB, MAX_FAILED = 1_000, 5_000
 """Runs that are read, of one job and in all. Of one job, that many dead ones and that many others.
 If there are more in all, those of the jobs that have most are read.
 """
 NO_TYPE = "no error type"
 MAX_HOSTS = 3
+MAX_NAMES = 3
+MIN_JOBS_OF_ONE_CAUSE = 4
+"""Of so many jobs that died of one type of error, one problem is reported: they probably have one
+cause.
+"""
 
 
 @dataclass(frozen=True)
@@ -129,40 +119,6 @@ def groups(
     return Failures(groups, not groups or groups[0].total < MAX_FAILED)
 
 
-@dataclass(frozen=True)
-class DeadHour:
-    """The runs that died in [at, until), of how many jobs, and the job and the type of error that
-    most of them have.
-    """
-
-    at: datetime
-    until: datetime
-    runs: int
-    jobs: int
-    job_type: str
-    error_type: str
-    examined: int  # of all hours and types
-
-
-def by_hour(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    since: datetime | None,
-    definitions: Sequence[int] | None = None,
-    error_type: str | None = None,
-) -> list[DeadHour]:
-    """Return the hours in which runs died, the latest first. The ``MAX_FAILED`` that died last are
-    read.
-    """
-    values: dict[str, Any] = {
-        "namespace": namespace,
-        "definitions": definitions,
-        "error_type": error_type,
-    }
-    values |= {"since": since or "-infinity", "limit": MAX_FAILED}
-    return fetch(connection, DeadHour, load("failures")["by_hour"], values)
-
-
 def example(group: FailureGroup) -> str:
     """Return the error of the example, with its type, and the hosts of the group if there are
     several.
@@ -192,3 +148,65 @@ def how_they_ended(group: FailureGroup) -> str:
         (cancelled, "cancelled"),
     )
     return with_revision(", ".join(f"{number} {name}" for number, name in parts if number), group)
+
+
+def problems(failed: Failures, thresholds: Thresholds, since: datetime) -> Iterator[Problem]:
+    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of
+    error.
+    """
+    of_job: Counter[tuple[str, bool]] = Counter()
+    for group in failed.groups:
+        of_job[group.job_type, group.is_call] += group.dead
+    by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
+    for group in failed.worst_first():
+        limit = 0 if group.is_call else thresholds.max_dead
+        if of_job[group.job_type, group.is_call] > limit and group.dead:
+            by_type[group.error_type].append(group)
+    problems: list[tuple[int, Problem]] = []
+    for error_type, groups in by_type.items():
+        if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
+            problems.append(
+                (
+                    sum(group.dead for group in groups),
+                    _problem_of_many_jobs(error_type, groups, since),
+                )
+            )
+        else:
+            problems += [
+                (group.dead, _problem_of_one_job(group, failed.is_bounded(group), since))
+                for group in groups
+            ]
+    yield from (problem for _, problem in sorted(problems, key=lambda pair: pair[0], reverse=True))
+
+
+def _problem_of_many_jobs(
+    error_type: str, groups: Sequence[FailureGroup], since: datetime
+) -> Problem:
+    names = list(dict.fromkeys(group.job_type for group in groups))
+    runs = sum(group.dead for group in groups)
+    what = (
+        f"{runs:,} runs of {len(names):,} jobs died: {example(groups[0])}"
+        f" ({join_first(names, MAX_NAMES)})"
+    )
+    which = f"--error-type {shlex.quote(error_type)} --since {short_utc(since)}"
+    remedy = f"yamlsched show {groups[0].example_id}; then yamlsched retry --dead {which}"
+    return Problem("dead", None, what, remedy, groups[0].example_id)
+
+
+def _problem_of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
+    number = f"{group.dead}{'+' if is_bounded else ''}"
+    runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
+    died = with_revision(f"{runs}{' of on_dead' if group.is_call else ''} died", group)
+    what = f"{group.job_type}: {died}: {example(group)}"
+    return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
+
+
+def _retry(group: FailureGroup, since: datetime) -> str:
+    if group.dead == 1:  # it is the example
+        return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
+    of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
+    which = (
+        f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since"
+        f" {short_utc(since)}"
+    )
+    return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"

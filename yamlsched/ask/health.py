@@ -1,32 +1,29 @@
-"""The health of a namespace: the state of its jobs, and the files of its places. Pure,
-except for reads.
-"""
+"""The health of namespaces: the state of their jobs, files and queues. Pure, except for reads."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from yamlsched.ask.runs import StoredRun
-from yamlsched.ask.states import (
-    HeldUp,
-    JobState,
-    JobTotals,
-    state_of,
-    states,
-    totals,
+from yamlsched.ask.places import (
+    DRIFT_TOLERANCE,
+    HeldFile,
+    RefusedFile,
+    UnstartableJob,
+    cannot_start,
 )
+from yamlsched.ask.runs import StoredRun
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Status, error_text, one_line
-from yamlsched.sync.hosts import MAX_STORED_ERRORS
 from yamlsched.text import join_first
 from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
@@ -35,18 +32,50 @@ from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
 
 Row = TypeVar("Row")
-MAX_COUNTED = 1_000
-"""Runs of each level of a queue that are counted."""
 MAX_EFFECTS_IN_DOUBT = 100
 """Effects in doubt that are read, of which all are counted, and jobs that hosts cannot start."""
+LAST = datetime.max.replace(tzinfo=UTC)
+MAX_NAMES = 3
+HEALTHY_STATES = ("ok", "running", "new", "ended")
+
+
+class HeldUp(NamedTuple):
+    """Runs of a job that wait, directly or through others, for a run that is dead or cancelled."""
+
+    job_type: str
+    upstream: str
+    run_id: int
+    status: str
+    ended_at: datetime
+    runs: int
+
+    def because(self, now: datetime) -> str:
+        """Return what holds the job up: "extract: run 118 died 2h ago"."""
+        ended = "died" if self.status == "dead" else "was cancelled"
+        return f"{self.upstream}: run {self.run_id} {ended} {between(self.ended_at, now)} ago"
+
+
+def by_run(held_up: Iterable[HeldUp]) -> list[list[HeldUp]]:
+    """Return the jobs that each dead or cancelled run holds up."""
+    of_run: defaultdict[int, list[HeldUp]] = defaultdict(list)
+    for each in held_up:
+        of_run[each.run_id].append(each)
+    return list(of_run.values())
+
+
+def held_up_in_words(held_up: Sequence[HeldUp], now: datetime) -> str:
+    """Return which jobs one run holds up: "load, report (5 runs) by extract: run 118
+    died 2h ago".
+    """
+    names = [
+        each.job_type if each.runs == 1 else f"{each.job_type} ({each.runs} runs)"
+        for each in held_up
+    ]
+    return f"{join_first(names, MAX_NAMES)} by {held_up[0].because(now)}"
 
 
 class JobHealth(NamedTuple):
-    """A row of the view job_health, and how many runs of the job died recently.
-
-    A tuple, because a namespace may have 10,000 of them: a frozen dataclass takes three times as
-    long.
-    """
+    """A row of the view job_health, and how many runs of the job died recently."""
 
     job_type: str
     description: str
@@ -99,6 +128,17 @@ class JobHealth(NamedTuple):
     overdue_run_id: int | None  # the dead run of that slot
     queue: str
     state: str
+    dead_calls_last_day: int
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the job is not retired, or has unfinished runs."""
+        return self.retired_at is None or self.queued + self.running + self.failed > 0
+
+    @property
+    def text(self) -> str:
+        """What a search looks at."""
+        return " ".join([self.job_type, self.description, self.owner, *self.tags])
 
 
 @dataclass(frozen=True)
@@ -130,53 +170,6 @@ class DoubtfulEffect:
 
 
 @dataclass(frozen=True)
-class HeldFile:
-    """A version of schedules.yaml that is in use, or that places have."""
-
-    hash: str
-    environment: str
-    in_use: bool
-    applied_at: datetime | None
-    applied_by: str | None  # host:path
-    yamlsched_version: str | None
-    tzdata_version: str | None
-    commit: str | None  # this and the next three: of the file in use, if they are known
-    is_dirty: bool
-    author: str | None
-    subject: str | None
-    since: datetime | None  # when the first of its places got it
-    seen_at: datetime | None  # when the latest of its places ticked
-    places: list[str]  # host:path
-    # of the file in use: nothing is pruned until an operator acts
-    prune_failing_since: datetime | None = None
-    prune_error: str | None = None  # host: reason
-
-
-@dataclass(frozen=True)
-class RefusedFile:
-    """A place whose file has errors, or is of another environment, and is not applied."""
-
-    place: str  # host:path
-    mistakes: int  # at most as many as are stored
-    since: datetime
-    first_error: str | None = None
-    is_other_environment: bool = False
-
-
-@dataclass(frozen=True)
-class UnstartableJob:
-    """A job that a place cannot start: it claims none of its runs."""
-
-    job_type: str
-    place: str  # host:path
-    reason: str
-    since: datetime
-    is_everywhere: bool  # no place that counts can start it
-    down: list[str] = field(default_factory=list)  # hosts that could, and have stopped ticking
-    down_at: datetime | None = None  # when the latest of them ticked
-
-
-@dataclass(frozen=True)
 class WorkerHost:
     """A host that holds runs, or was seen within the hour: see the view seen_hosts."""
 
@@ -202,6 +195,15 @@ class QueueHealth(NamedTuple):
     failed_starts: int
     next_start_at: datetime | None
     error: str | None
+
+    @property
+    def starts_in_words(self) -> str:
+        """How many starts of workers have failed in a row, and why; "" if none has."""
+        if not self.failed_starts:
+            return ""
+        starts = "1 start" if self.failed_starts == 1 else f"{self.failed_starts} starts"
+        error = f": {one_line(self.error)}" if self.error else ""
+        return f"queue {self.queue}: {starts} of workers failed in a row{error}"
 
 
 class UnservedQueue(NamedTuple):
@@ -245,6 +247,20 @@ class EndingCalendar(NamedTuple):
     has_ended: bool
 
 
+class JobTotals(NamedTuple):
+    """The jobs of a namespace that are not retired, and the runs of all its jobs."""
+
+    jobs: int = 0
+    queued: int = 0
+    running: int = 0
+    failed: int = 0
+    failing: int = 0
+    dead_last_hour: int = 0
+    dead_last_day: int = 0
+    dead_calls_last_day: int = 0  # calls of on_dead, which are not among the dead
+    oldest_due_at: datetime | None = None
+
+
 @dataclass(frozen=True)
 class Health:
     """The state of a namespace at an instant. ``jobs`` are those that were asked for."""
@@ -253,7 +269,6 @@ class Health:
     now: datetime
     last_tick_at: datetime | None
     last_tick_host: str | None
-    totals: JobTotals
     jobs: list[JobHealth]
     stuck: list[StuckRun]
     in_doubt: list[DoubtfulEffect]  # at most MAX_EFFECTS_IN_DOUBT
@@ -271,23 +286,71 @@ class Health:
     queues: list[QueueHealth] = field(default_factory=list)
     unserved: list[UnservedQueue] = field(default_factory=list)
 
+    @cached_property
+    def totals(self) -> JobTotals:
+        """The jobs in a few numbers."""
+        names = JobTotals._fields[1:-1]
+        return JobTotals(
+            sum(job.state != "retired" for job in self.jobs),
+            **{name: sum([getattr(job, name) for job in self.jobs]) for name in names},
+            oldest_due_at=min((at for job in self.jobs if (at := job.oldest_due_at)), default=None),
+        )
 
-LISTS: dict[str, type[Any]] = {
-    "stuck": StuckRun,
-    "in_doubt": DoubtfulEffect,
-    "files": HeldFile,
-    "refused": RefusedFile,
-    "cannot_start": UnstartableJob,
-    "workers": WorkerHost,
-    "queues": QueueHealth,
-    "unserved": UnservedQueue,
-    "lost_slots": LostSlots,
-    "limits": str,
-    "calendars": EndingCalendar,
-    "unsent": str,
-    "unwritten": UnwrittenJob,
-}
-"""The fields of ``Health`` that are lists, by the statement that returns their rows."""
+    @property
+    def queue(self) -> dict[str, Any]:
+        """The numbers of unfinished and of dead runs over all jobs, and since when the oldest due
+        run waits.
+        """
+        return {name: value for name, value in self.totals._asdict().items() if name != "jobs"}
+
+    @property
+    def file_in_use(self) -> HeldFile | None:
+        """The file that was applied last."""
+        return next((file for file in self.files if file.in_use), None)
+
+    @property
+    def other_files(self) -> list[HeldFile]:
+        """The files that places have and that are not in use: superseded, or not applied yet."""
+        return [file for file in self.files if not file.in_use]
+
+    @property
+    def drift(self) -> list[HeldFile]:
+        """The files that places have had for longer than a rolling deploy takes, but are not in
+        use.
+        """
+        current = self.file_in_use
+        return [file for file in self.other_files if file.time_held(current) > DRIFT_TOLERANCE]
+
+    def effects_in_doubt(self, waits_for: str) -> int:
+        """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which
+        resolves them.
+        """
+        return sum(
+            effects for (_, what), effects in self.in_doubt_counts.items() if what == waits_for
+        )
+
+    def cannot_start_by_reason(self, job: str | None = None) -> list[list[UnstartableJob]]:
+        """Return the places that cannot start a job for one reason, for each job and reason; with
+        ``job``, of this one.
+        """
+        groups: dict[tuple[str, str], list[UnstartableJob]] = {}
+        for entry in self.cannot_start:
+            if job is None or entry.job_type == job:
+                groups.setdefault((entry.job_type, entry.reason), []).append(entry)
+        return list(groups.values())
+
+    def why_no_worker(self, job: str, queue: str) -> list[str]:
+        """Return why no worker claims the runs of ``job``, which are in ``queue``; empty if one
+        can.
+        """
+        lines = [
+            cannot_start(entries, self.now)
+            for entries in self.cannot_start_by_reason(job)
+            if entries[0].is_everywhere
+        ]
+        lines += [each.in_words(self.now) for each in self.unserved if each.queue == queue]
+        starts = [each.starts_in_words for each in self.queues if each.queue == queue]
+        return lines + [words for words in starts if words]
 
 
 def _job(*values: Any) -> JobHealth:
@@ -305,18 +368,35 @@ def _job(*values: Any) -> JobHealth:
     return job
 
 
-def queue_loads(
-    connection: psycopg.Connection[Any], namespace: str, most: int = MAX_COUNTED
-) -> list[QueueHealth]:
-    """Return the queues of a namespace, counted up to ``most`` runs of each level."""
-    parameters = {"namespaces": [namespace], "most": most}
-    return fetch_grouped(connection, QueueHealth, load("health")["queues"], parameters)[namespace]
+LISTS: dict[str, Callable[..., Any]] = {
+    "jobs": _job,
+    "held_up": HeldUp,
+    "stuck": StuckRun,
+    "in_doubt": DoubtfulEffect,
+    "files": HeldFile,
+    "refused": RefusedFile,
+    "cannot_start": UnstartableJob,
+    "workers": WorkerHost,
+    "queues": QueueHealth,
+    "unserved": UnservedQueue,
+    "lost_slots": LostSlots,
+    "limits": str,
+    "calendars": EndingCalendar,
+    "unsent": str,
+    "unwritten": UnwrittenJob,
+}
+"""The fields of ``Health`` that are lists, by the statement that returns their rows."""
+
+
+def queue_loads(connection: psycopg.Connection[Any], namespace: str) -> list[QueueHealth]:
+    """Return the queues of a namespace."""
+    sql, parameters = load("health")["queues"], {"namespaces": [namespace]}
+    return fetch_grouped(connection, QueueHealth, sql, parameters)[namespace]
 
 
 def unserved_queues(connection: psycopg.Connection[Any], namespace: str) -> list[UnservedQueue]:
     """Return the queues of jobs that nobody serves."""
-    parameters = {"namespaces": [namespace]}
-    sql = load("health")["unserved"]
+    sql, parameters = load("health")["unserved"], {"namespaces": [namespace]}
     return fetch_grouped(connection, UnservedQueue, sql, parameters)[namespace]
 
 
@@ -325,12 +405,9 @@ def read(
     namespace: str,
     within: timedelta,
     jobs: Sequence[int] | None = None,
-    known: Sequence[JobState] | None = None,
 ) -> Health:
     """Return the health of ``namespace``; see ``read_all``."""
-    [health] = read_all(
-        connection, [namespace], within, jobs, None if known is None else {namespace: known}
-    )
+    [health] = read_all(connection, [namespace], within, jobs)
     return health
 
 
@@ -339,148 +416,45 @@ def read_all(
     namespaces: Sequence[str],
     within: timedelta,
     jobs: Sequence[int] | None = None,
-    known: Mapping[str, Sequence[JobState]] | None = None,
 ) -> list[Health]:
     """Return the health of each of ``namespaces``; ``dead_within`` counts the runs that died in the
     last ``within``.
 
-    With ``jobs``, their ids, only the rows of these are read. ``known`` are the states of all jobs,
-    if they have been read already. The number of statements does not depend on that of namespaces.
+    With ``jobs``, their ids, only these are read. The number of statements does not depend on that
+    of namespaces.
     """
     sql = load("health")
-    some = None if jobs is None else list(jobs)
     parameters = {
         "namespaces": list(namespaces),
         "within": within,
-        "jobs": some,
+        "jobs": None if jobs is None else list(jobs),
         "limit": MAX_EFFECTS_IN_DOUBT,
-        "most": MAX_COUNTED,
     }
-
-    def grouped(kind: Callable[..., Row], name: str) -> defaultdict[str, list[Row]]:
-        return fetch_grouped(connection, kind, sql[name], parameters)
-
     with connection.transaction():
         clocks = connection.execute(sql["clock"], parameters).fetchall()
-        known = states(connection, namespaces, within) if known is None else known
-        jobs_of: defaultdict[str, list[JobHealth]] = defaultdict(list)
-        if some != []:
-            jobs_of = grouped(_job, "jobs")
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
-        lists = {name: grouped(kind, name) for name, kind in LISTS.items()}
-    found = []
+        lists = {
+            name: fetch_grouped(connection, kind, sql[name], parameters)
+            for name, kind in LISTS.items()
+        }
+    healths = []
     for clock in clocks:
-        name = clock.namespace
-        held_up = [each for job in known.get(name, ()) for each in job.held_up]
-        waits = {each.job_type for each in held_up}
-        now = Health(
-            namespace=name,
-            now=clock.now,
-            last_tick_at=clock.last_tick_at,
-            last_tick_host=clock.last_tick_host,
-            totals=totals(known.get(name, ())),
-            jobs=[
-                job._replace(state=state_of(job.state, job.job_type in waits))
-                for job in jobs_of[name]
-            ],
-            in_doubt_counts=counts[name],
-            held_up=held_up,
-            **{key: rows[name] for key, rows in lists.items()},
-        )
-        found.append(now)
-    return found
+        rows: dict[str, Any] = {
+            name: by_namespace[clock.namespace] for name, by_namespace in lists.items()
+        }
+        waiting = {each.job_type for each in rows["held_up"]}
+        rows["jobs"] = [_held_up(job, waiting) for job in rows["jobs"]]
+        rows["in_doubt_counts"] = counts[clock.namespace]
+        healths.append(Health(*clock, **rows))
+    return healths
 
 
-MAX_HOSTS = 3
-"""Hosts that are named in a sentence."""
-DRIFT_TOLERANCE = timedelta(minutes=10)
-"""How long places may have another file than the one in use: a rolling deploy has ended by
-then.
-"""
-
-
-def queue(health: Health) -> dict[str, Any]:
-    """Return the numbers of unfinished and of dead runs over all jobs, and since when the oldest
-    due run waits.
-    """
-    return {name: value for name, value in health.totals._asdict().items() if name != "jobs"}
-
-
-def effects_in_doubt(health: Health, waits_for: str) -> int:
-    """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which resolves
-    them.
-    """
-    return sum(
-        effects for (_, what), effects in health.in_doubt_counts.items() if what == waits_for
-    )
-
-
-def refusal(file: RefusedFile) -> str:
-    """Return a sentence that says that a file is refused, and the first error."""
-    _, _, path = file.place.partition(":")
-    first = (file.first_error or "").removeprefix(path).lstrip(": ")
-    since = rfc3339(file.since, "seconds")
-    if file.is_other_environment:
-        return f"{file.place} {first or 'is not applied'}, since {since}"
-    more = " or more" if file.mistakes == MAX_STORED_ERRORS else ""
-    errors = "1 error" if file.mistakes == 1 else f"{file.mistakes}{more} errors"
-    return f"{file.place} has {errors} since {since}; not applied" + (first and f": {first}")
-
-
-def cannot_start_by_reason(health: Health, job: str | None = None) -> list[list[UnstartableJob]]:
-    """Return the places that cannot start a job for one reason, for each job and reason; with
-    ``job``, of this one.
-    """
-    groups: dict[tuple[str, str], list[UnstartableJob]] = {}
-    for entry in health.cannot_start:
-        if job is None or entry.job_type == job:
-            groups.setdefault((entry.job_type, entry.reason), []).append(entry)
-    return list(groups.values())
-
-
-def cannot_start(entries: Sequence[UnstartableJob], now: datetime) -> str:
-    """Return a sentence that says why places do not claim the runs of a job, and which host that
-    could is down.
-    """
-    places = join_first([entry.place for entry in entries], MAX_HOSTS)
-    text = f"{places} cannot start job {entries[0].job_type}: {entries[0].reason}"
-    return text + (f"; {able}" if (able := able_but_down(entries[0], now)) else "")
-
-
-def able_but_down(entry: UnstartableJob, now: datetime) -> str:
-    """Return which hosts could start the job and have stopped ticking; "" if there is none, or
-    another host can.
-    """
-    if not entry.is_everywhere or not entry.down or entry.down_at is None:
-        return ""
-    return (
-        f"{join_first(entry.down, MAX_HOSTS)}, which can start it, last ticked"
-        f" {between(entry.down_at, now)} ago"
-    )
-
-
-def failed_starts(queue: QueueHealth) -> str:
-    """Return how many starts of workers have failed in a row, and why; "" if none has."""
-    if not queue.failed_starts:
-        return ""
-    starts = "1 start" if queue.failed_starts == 1 else f"{queue.failed_starts} starts"
-    what = f"queue {queue.queue}: {starts} of workers failed in a row"
-    return what + (f": {one_line(queue.error)}" if queue.error else "")
-
-
-def why_no_worker(job: str, queue: str, health: Health) -> list[str]:
-    """Return why no worker claims the runs of ``job``, which are in ``queue``; empty if one can."""
-    lines = [
-        cannot_start(entries, health.now)
-        for entries in cannot_start_by_reason(health, job)
-        if entries[0].is_everywhere
-    ]
-    lines += [each.in_words(health.now) for each in health.unserved if each.queue == queue]
-    return lines + [
-        what for each in health.queues if each.queue == queue and (what := failed_starts(each))
-    ]
+def _held_up(job: JobHealth, waiting: set[str]) -> JobHealth:
+    """Return the job, which is held up if it is ``waiting`` and in no state that is more severe."""
+    is_held_up = job.job_type in waiting and job.state in (*HEALTHY_STATES, "retrying")
+    return job._replace(state="held_up") if is_held_up else job
 
 
 def why_not_claimed(
@@ -490,47 +464,7 @@ def why_not_claimed(
     if run.status not in (Status.QUEUED, Status.FAILED) or run.waits or run.run_at > now:
         return []
     health = read(connection, run.namespace, timedelta(hours=1), [])
-    return why_no_worker(run.job_type, run.queue, health)
-
-
-def pruning(file: HeldFile) -> str:
-    """Return why nothing is pruned by the file in use; "" if pruning works."""
-    if file.prune_failing_since is None:
-        return ""
-    return (
-        f"pruning has failed since {rfc3339(file.prune_failing_since, 'seconds')}:"
-        f" {file.prune_error}"
-    )
-
-
-def first_places(file: HeldFile) -> str:
-    return join_first(file.places, MAX_HOSTS)
-
-
-def in_use(health: Health) -> HeldFile | None:
-    """Return the file that was applied last."""
-    return next((file for file in health.files if file.in_use), None)
-
-
-def not_in_use(health: Health) -> Sequence[HeldFile]:
-    """Return the other files that places have: superseded, or not applied yet."""
-    return [file for file in health.files if not file.in_use]
-
-
-def drift(health: Health) -> list[HeldFile]:
-    """Return the files that places have had for longer than a rolling deploy takes, but are not in
-    use.
-    """
-    current = in_use(health)
-    return [file for file in not_in_use(health) if time_held(file, current) > DRIFT_TOLERANCE]
-
-
-def time_held(file: HeldFile, current: HeldFile | None) -> timedelta:
-    """Return how long places have had ``file`` since ``current`` was applied."""
-    if file.since is None or file.seen_at is None:
-        return timedelta(0)
-    applied_at = current.applied_at if current is not None else None
-    return file.seen_at - max(file.since, applied_at or file.since)
+    return health.why_no_worker(run.job_type, run.queue)
 
 
 def note(job: JobHealth, health: Health) -> str:

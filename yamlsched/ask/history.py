@@ -18,6 +18,7 @@ from yamlsched import durations
 from yamlsched.ask import runs
 from yamlsched.ask.edits import in_use
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
+from yamlsched.ask.trail import MAX_ACTIONS, TrailEntry, trail
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
@@ -132,15 +133,19 @@ def definitions(
     for name in jobs:
         if name not in names:
             raise unknown_job(name, namespace, sorted(names))
-    for tag in tags:
-        if not any(tag in job.tags for job in known):
-            hint = did_you_mean(tag, {tag for job in known for tag in job.tags})
-            raise Refused(f'no job in namespace "{namespace}" has the tag "{tag}". {hint}'.strip())
-    if owner and not any(job.owner == owner for job in known):
-        hint = did_you_mean(owner, {job.owner for job in known if job.owner})
-        raise Refused(f'no job in namespace "{namespace}" has the owner "{owner}". {hint}'.strip())
+    known_tags = {tag for job in known for tag in job.tags}
+    _refuse_unknown("tag", tags, known_tags, namespace)
+    _refuse_unknown("owner", [owner] if owner else [], {job.owner for job in known}, namespace)
     wanted = [job for job in known if not jobs or job.job_type in jobs]
     return [job.id for job in wanted if set(tags) <= set(job.tags) and owner in ("", job.owner)]
+
+
+def _refuse_unknown(what: str, names: Sequence[str], known: set[str], namespace: str) -> None:
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known - {""})
+            message = f'no job in namespace "{namespace}" has the {what} "{name}". {hint}'
+            raise Refused(message.strip())
 
 
 def present_jobs(
@@ -230,27 +235,14 @@ def run_details(
         None if all_texts else [1, newest, run.attempts, *([] if attempt is None else [attempt])]
     )
     reported = progress.attempts_progress(connection, id)
-    latest = next(
-        (
-            entry
-            for entry in reported
-            if (entry.attempt, entry.worker) == (run.attempts, run.worker)
-        ),
-        None,
-    )
-    parameters, sql = (
-        {
-            "id": id,
-            "texts": texts,
-            "limit": MAX_CHILDREN,
-            "namespace": run.namespace,
-        },
-        load("history"),
-    )
+    latest = [each for each in reported if each.worker == run.worker]
+    sql, parameters = load("history"), {"id": id, "texts": texts, "limit": MAX_CHILDREN}
     failures = fetch(connection, runs.FailedAttempt, sql["failures"], parameters)
-    actions = fetch(connection, runs.OperatorAction, sql["actions"], parameters)
+    actions = trail(connection, run.namespace, target=f"run:{id}", limit=MAX_ACTIONS)[::-1]
     return RunDetails(
-        run=replace(run, progress=latest),
+        run=replace(
+            run, progress=next((each for each in latest if each.attempt == run.attempts), None)
+        ),
         failures=failures,
         retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
         outputs=fetch(connection, runs.KeptOutput, sql["outputs"], parameters),
@@ -267,9 +259,7 @@ def run_details(
     )
 
 
-def _retried_attempts(
-    actions: Sequence[runs.OperatorAction], failed: set[int]
-) -> list[RetriedAttempt]:
+def _retried_attempts(actions: Sequence[TrailEntry], failed: set[int]) -> list[RetriedAttempt]:
     """Return the attempts that retries have recorded and that are not among those that
     ``failed``.
     """
@@ -342,14 +332,8 @@ def next_step(
     ``in_doubt`` are the keys of its effects that are in doubt. ``now`` shows whether its lease has
     ended.
     """
-    is_over, is_waiting = (
-        run.status in (Status.DEAD, Status.CANCELLED),
-        run.status
-        in (
-            Status.QUEUED,
-            Status.FAILED,
-        ),
-    )
+    is_over = run.status in (Status.DEAD, Status.CANCELLED)
+    is_waiting = run.status in (Status.QUEUED, Status.FAILED)
     if in_doubt and (is_over or is_waiting):
         settle = "; ".join(settle_command(run.namespace, key) for key in in_doubt)
         return f"{settle}; then yamlsched retry {run.id}"

@@ -7,21 +7,21 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.ask import attention, failures, health, report_problems
+from yamlsched.ask import attention, failures, health
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
-from yamlsched.ask.health import DoubtfulEffect
-from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, LateRuns, Skipped
-from yamlsched.ask.states import HeldUp, states, suspects
+from yamlsched.ask.health import DoubtfulEffect, HeldUp, JobHealth
+from yamlsched.ask.why import REASONS
 from yamlsched.db import query
+from yamlsched.durations import approximate
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_schedule
@@ -46,6 +46,81 @@ REASON_ORDER = (
     "retired",
 )
 MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)
+OWN_KINDS = ("dead", "in_doubt", "skipped")
+"""The kinds of problems of which the report has its own: those of its span."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Slots of a job that were skipped for one reason, or recorded as skipped, in the span.
+
+    The instants are those of slots, or the ends of the span.
+    """
+
+    job_type: str
+    timezone: str
+    reason: str
+    slots: int
+    first_at: datetime
+    last_at: datetime
+
+    @property
+    def why(self) -> str:
+        return REASONS[self.reason]
+
+
+@dataclass(frozen=True)
+class LateRuns:
+    """Runs of a job that started or finished later than its keys allow, and the one that was
+    latest.
+
+    ``at`` is when it did; None: not by the end of the span. ``late_by`` counts from when it was
+    due, or from its slot.
+    """
+
+    job_type: str
+    timezone: str
+    kind: str  # started or finished
+    runs: int
+    late_by: timedelta
+    run_id: int
+    at: datetime | None
+
+
+class EndedOfJob(NamedTuple):
+    """How the runs of a job ended in a span, and which of them took longest and used most memory.
+
+    ``examined`` is how many runs were read: as many as the limit if there may be more.
+    """
+
+    job_type: str
+    timezone: str
+    runs: int
+    succeeded: int
+    retried: int  # of these, after a failed attempt
+    dead: int
+    cancelled: int
+    examined: int
+    took: timedelta | None
+    longest_id: int | None
+    longest_ended_at: datetime | None
+    peak: int | None  # bytes of memory, of the latest attempt of a run
+    peak_id: int | None
+
+
+class GapOfJob(NamedTuple):
+    """A gap of a job, which has ``schedule`` now."""
+
+    job_type: str
+    timezone: str
+    schedule: str | None
+    reason: str
+    first_slot: datetime
+    last_slot: datetime
+    slots: int
+    recorded_at: datetime
+    detail: str | None
+    is_new: bool  # recorded within the span
 
 
 @dataclass(frozen=True)
@@ -141,54 +216,45 @@ def read(
 
     ``timezone`` is that of the report itself.
     """
-    at = query.now(connection)
-    end = at if until is None else min(until, at)
-    limits, sql = Thresholds(), query.load("report")
-    values = {"namespace": namespace, "since": since, "until": end}
-    [jobs] = connection.execute(sql["jobs"], values).fetchall()
-    known = states(connection, [namespace], limits.within)[namespace]
-    now = health.read(connection, namespace, limits.within, suspects(known), known)
-    ended, of_job = _ended(connection, values, jobs.in_all)
-    gaps = read_gaps(connection, namespace, since, end)
-    skipped = _skipped(gaps, since, end)
+    limits, sql, is_current = Thresholds(), query.load("report"), until is None
+    now = health.read(connection, namespace, limits.within)
+    end = now.now if until is None else min(until, now.now)
+    values: dict[str, Any] = {"namespace": namespace, "since": since, "until": end}
+    ended, of_job = _ended(connection, values, len(now.jobs))
+    skipped = _skipped(read_gaps(connection, namespace, since, end), since, end)
     failed = failures.groups(connection, namespace, since, end)
-    values |= {"now": at, "of_job": of_job, "is_past": until is not None}
+    values |= {"now": now.now, "of_job": of_job, "is_past": not is_current}
     late = query.fetch(connection, LateRuns, sql["late"], values)
     in_doubt = [effect for effect in now.in_doubt if effect.since < end]
-    problems = [*(report_problems.current_problems(now, limits) if until is None else ())]
-    problems += report_problems.in_doubt(now, in_doubt, until is None)
-    problems += report_problems.dead(failed, limits, since)
-    problems += [*report_problems.not_run(skipped), *report_problems.late(late)]
-    large = {
-        "of_job": of_job,
-        "of": _top(ended, "peak"),
-        "since": end - 7 * DAY,
-        "until": end - 6 * DAY,
-    }
-    before = {
-        job.job_type: job.peak
-        for job in query.fetch(connection, EndedOfJob, sql["ended"], {**values, **large})
-    }
-    largest = [
-        LargeRun(job.job_type, job.peak_id, job.peak, before.get(job.job_type))
-        for job in ended
-        if job.peak_id and job.peak
-    ]
-    values |= {"limit": MAX_LONGEST, "of": _top(ended, "took")}
-    longest = query.fetch(connection, LongRun, sql["running"], values) if until is None else []
-    longest += query.fetch(connection, LongRun, sql["longest"], values)
 
+    problems = [*failures.problems(failed, limits, since), *_problems(skipped, late)]
+    if is_current:
+        every = attention.problems(now, limits)
+        problems += [problem for problem in every if problem.kind not in OWN_KINDS]
+    runs_in_doubt = {effect.run_id for effect in in_doubt}
+    for problem in attention.in_doubt(now):
+        if is_current or problem.run_id in runs_in_doubt:
+            problems.append(problem)
+
+    longest = [
+        LongRun(job.job_type, job.timezone, job.longest_id, job.took, job.longest_ended_at)
+        for job in ended
+        if job.longest_id is not None and job.took is not None
+    ]
+    if is_current:
+        values["limit"] = MAX_LONGEST
+        longest += query.fetch(connection, LongRun, sql["running"], values)
     return Report(
         namespace=namespace,
-        now=at,
+        now=now.now,
         since=since,
         until=end,
-        is_current=until is None,
+        is_current=is_current,
         timezone=timezone,
-        jobs=jobs.jobs,
+        jobs=sum(job.enabled and job.retired_at is None for job in now.jobs),
         problems=attention.worst_first(problems),
         ran=_totals(ended, of_job),
-        queue=health.queue(now),
+        queue=now.queue,
         failures=failed,
         dead=_dead_by_type(failed),
         dead_calls=sum(group.dead for group in failed.groups if group.is_call),
@@ -196,11 +262,66 @@ def read(
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
-        largest=sorted(largest, key=lambda run: run.peak, reverse=True)[:MAX_LONGEST],
-        held_up=now.held_up if until is None else [],
+        largest=_largest(connection, ended, {**values, "since": end - 7 * DAY}),
+        held_up=now.held_up if is_current else [],
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
-        next_slot=(jobs.job_type, jobs.timezone, jobs.next_slot_at) if jobs.job_type else None,
+        next_slot=_next_slot(now.jobs),
     )
+
+
+def _problems(skipped: Sequence[Skipped], late: Sequence[LateRuns]) -> Iterator[Problem]:
+    """Yield the slots that were too old to be run, and the runs that were late."""
+    for gap in skipped:
+        if gap.reason == "late":
+            yield attention.lost_slots(gap.job_type, gap.slots, gap.first_at, gap.last_at)
+    for job in late:
+        is_one, is_start = job.runs == 1, job.kind == "started"
+        by = f"{'' if is_one else 'up to '}{approximate(job.late_by)}"
+        if not is_start:
+            by += f" after {'its slot' if is_one else 'their slots'}"
+        elif job.at:
+            by = f"by {by}"
+        else:
+            by += f" after {'it was' if is_one else 'they were'} due"
+        what = f"{job.kind} late, {by}" if job.at else f"had not {job.kind} in time, {by}"
+        yield Problem(
+            "started_late" if is_start else "finished_late",
+            job.job_type,
+            f"{job.job_type}: {job.runs} run{'' if is_one else 's'} {what}",
+            f"yamlsched show {job.run_id}",
+            job.run_id,
+        )
+
+
+def _next_slot(jobs: Sequence[JobHealth]) -> tuple[str, str, datetime] | None:
+    """Return the next slot of all jobs that have one to come."""
+    coming = [
+        (job.next_slot_at, job.job_type, job.timezone)
+        for job in jobs
+        if job.next_slot_at and job.enabled and job.retired_at is None and not job.paused
+    ]
+    if not coming:
+        return None
+    at, name, timezone = min(coming)
+    return name, timezone, at
+
+
+def _largest(
+    connection: psycopg.Connection[Any], ended: Sequence[EndedOfJob], values: dict[str, Any]
+) -> list[LargeRun]:
+    """Return the runs that used most memory, beside what runs of their jobs used on the day at
+    ``since``.
+    """
+    jobs = sorted([job for job in ended if job.peak], key=lambda job: -(job.peak or 0))
+    jobs = jobs[:MAX_LONGEST]
+    day = {"until": values["since"] + DAY, "of": [job.job_type for job in jobs]}
+    rows = query.fetch(connection, EndedOfJob, query.load("report")["ended"], {**values, **day})
+    before = {job.job_type: job.peak for job in rows}
+    return [
+        LargeRun(job.job_type, job.peak_id, job.peak, before.get(job.job_type))
+        for job in jobs
+        if job.peak_id and job.peak
+    ]
 
 
 def read_gaps(
@@ -249,16 +370,6 @@ def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
     )
 
 
-def _top(ended: Sequence[EndedOfJob], name: str) -> list[str]:
-    """Return the jobs with the longest or the largest runs, as many as are listed."""
-    jobs = sorted(
-        [job for job in ended if getattr(job, name)],
-        key=lambda job: getattr(job, name),
-        reverse=True,
-    )
-    return [job.job_type for job in jobs[:MAX_LONGEST]]
-
-
 def _dead_by_type(failed: Failures) -> list[DeadOfType]:
     runs: Counter[str] = Counter()
     jobs: defaultdict[str, set[str]] = defaultdict(set)
@@ -270,11 +381,7 @@ def _dead_by_type(failed: Failures) -> list[DeadOfType]:
 
 
 def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[Skipped]:
-    """Return the gaps by job and reason, unintended ones first, and the largest.
-
-    All late ones, which are problems, and of the others as many as are listed: of 10,000, the rest
-    is not even created.
-    """
+    """Return the gaps by job and reason, unintended ones first, and the largest."""
     totals: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
     for gap in gaps:
         job, timezone, _, reason, first, last, number, _, _, is_new = gap
@@ -289,11 +396,7 @@ def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list
         totals[job, timezone, reason] = number, first, last
     rank = {reason: nth for nth, reason in enumerate(REASON_ORDER)}
     worst_first = sorted(totals, key=lambda key: (rank[key[2]], -totals[key][0], key[0]))
-    return [
-        Skipped(*key, *totals[key])
-        for nth, key in enumerate(worst_first)
-        if nth < MAX_LISTED or key[2] == "late"
-    ]
+    return [Skipped(*key, *totals[key]) for key in worst_first]
 
 
 def within_span(

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from yamlsched import durations
 from yamlsched.ask import edits, failures
-from yamlsched.ask.states import by_run, held_up_in_words
+from yamlsched.ask.health import by_run, held_up_in_words
+from yamlsched.ask.report import Report
 from yamlsched.show.document import Document, Facts, Problems, Section, and_more
 from yamlsched.text import join_first, show_bytes, truncate
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
-
-if TYPE_CHECKING:
-    from yamlsched.ask.report import Report
 
 MAX_PROBLEMS, MAX_GROUPS, MAX_SKIPPED, MAX_LATE, MAX_LONGEST, MAX_EDITS = 10, 8, 6, 5, 5, 5
 """Rows of each list, so that the report fits on one screen."""

@@ -12,10 +12,11 @@ import psycopg
 from psycopg.types.json import set_json_loads
 
 from yamlsched.ask.edits import InUse
+from yamlsched.ask.trail import TrailEntry
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.durations import approximate, show
 from yamlsched.runs import progress
-from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, Status, error_text
+from yamlsched.runs.lifecycle import Status, error_text
 from yamlsched.runs.progress import StoredProgress
 from yamlsched.text import show_bytes
 
@@ -49,7 +50,7 @@ class RunDetails:
     effects: list[RunEffect]
     children: list[ChildRun]
     parent: StoredRun | None
-    actions: list[OperatorAction]
+    actions: list[TrailEntry]
     edits: InUse | None
     texts: list[int] | None = None
 
@@ -163,19 +164,6 @@ def took(run: RunRow) -> timedelta | None:
 
 def _between(started: datetime | None, ended: datetime | None) -> timedelta | None:
     return max(ended - started, timedelta(0)) if started and ended else None
-
-
-@dataclass(frozen=True)
-class JobSummary:
-    """The columns of a job by which it is selected."""
-
-    id: int
-    job_type: str
-    timezone: str
-    tags: list[str]
-    owner: str
-    enabled: bool
-    retired_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -322,16 +310,6 @@ class ChildRun:
     status: str
 
 
-@dataclass(frozen=True)
-class OperatorAction:
-    """An action of an operator on the run."""
-
-    at: datetime
-    who: str
-    verb: str
-    detail: dict[str, Any]
-
-
 def namespaces(connection: psycopg.Connection[Any], limit: int | None = None) -> list[str]:
     """Return the namespaces that have jobs or files; with ``limit``, the first ones
     that have jobs.
@@ -339,9 +317,9 @@ def namespaces(connection: psycopg.Connection[Any], limit: int | None = None) ->
     return fetch_column(connection, load("history")["namespaces"], {"limit": limit})
 
 
-def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary]:
-    """Return the jobs of ``namespace`` by name, retired ones included."""
-    return fetch(connection, JobSummary, load("history")["jobs"], {"namespace": namespace})
+def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[Any]:
+    """Return the jobs of ``namespace`` by name, with all columns, retired ones included."""
+    return connection.execute(load("history")["jobs"], {"namespace": namespace}).fetchall()
 
 
 def runs(
@@ -393,64 +371,3 @@ def _readable(text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text if isinstance(text, str) else text.decode()
-
-
-def on_dead_calls(
-    connection: psycopg.Connection[Any], namespace: str, id: int, attempts: int
-) -> list[ChildRun]:
-    """Return the runs that called on_dead for the run ``id``, which has had so many
-    ``attempts``.
-    """
-    keys = [
-        f"{ON_DEAD_PREFIX}{id}",
-        *(f"{ON_DEAD_PREFIX}{id}:{number}" for number in range(1, attempts + 1)),
-    ]
-    return fetch(
-        connection,
-        ChildRun,
-        load("history")["on_dead_calls"],
-        {"namespace": namespace, "keys": keys},
-    )
-
-
-MAX_TIMED_RUNS = 20
-"""Of each job, the newest runs of a span whose durations are read."""
-
-
-@dataclass(frozen=True)
-class Durations:
-    """How long the successful attempts of a job took: the median, what 95 % stay within, the
-    longest, the last.
-    """
-
-    job_type: str
-    timezone: str
-    runs: int
-    usual: timedelta
-    p95: timedelta
-    longest: timedelta
-    last: timedelta
-    longest_id: int
-
-
-def durations(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    since: datetime,
-    until: datetime,
-    jobs: Sequence[str] | None = None,
-) -> dict[str, Durations]:
-    """Return the durations of ``jobs``, or of all, in [since, until). Jobs without a successful run
-    are left out.
-    """
-    parameters = {
-        "namespace": namespace,
-        "jobs": jobs,
-        "since": since,
-        "until": until,
-        "limit": MAX_TIMED_RUNS,
-    }
-    return {
-        row.job_type: row
-        for row in fetch(connection, Durations, load("timeline")["durations"], parameters)
-    }

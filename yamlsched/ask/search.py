@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 
+from yamlsched.ask import runs
 from yamlsched.ask.history import definitions
 from yamlsched.ask.runs import RunRow
-from yamlsched.ask.runs import runs as read
 from yamlsched.db.query import fetch_column, load
 
 PAGE_RUNS = 5_000
@@ -44,6 +44,7 @@ class Filter:
     error: str | None = None  # in the type or the message, whatever the case of its letters
     error_type: str | None = None  # the whole type; "": an error without a type
     on_dead: bool | None = None  # only calls of on_dead, or only other runs
+    ids: Sequence[int] = ()
 
     def parameters(self, definitions: list[int] | None) -> dict[str, Any]:
         """Return those of statements; ``definitions`` are the ids of the jobs, or None for all.
@@ -80,21 +81,6 @@ class RunPage:
     searched_to: int | None = None
 
 
-def runs(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    filter: Filter,
-    limit: int,
-    before: int | None = None,
-) -> list[RunRow]:
-    """Return up to ``limit`` runs that match ``filter``, newest first; ``before`` is the last id of
-    the previous page.
-
-    Raises Refused for a job or a tag that does not exist.
-    """
-    return list(page(connection, namespace, filter, limit, before=before).runs)
-
-
 def page(
     connection: psycopg.Connection[Any],
     namespace: str,
@@ -108,8 +94,8 @@ def page(
     """Return the newest ``limit`` runs with an id below ``before``, or the oldest ones with an id
     above ``after``.
 
-    Unless an index finds the runs, at most ``max_ids`` ids are searched. Raises Refused as ``runs``
-    does.
+    Unless an index finds the runs, at most ``max_ids`` ids are searched. Raises Refused for a job,
+    a tag or an owner that does not exist.
     """
     jobs = definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
     conditions = {**filter.parameters(jobs), "namespace": namespace}
@@ -118,12 +104,13 @@ def page(
     low = oldest if after is None else max(after + 1, oldest)
     high = newest + 1 if before is None else min(before, newest + 1)
     start, stop = low, high
-    ids = _few_ids(connection, filter, conditions)
+    ids = filter.ids or _few_ids(connection, filter, conditions)
     if ids is None and max_ids is not None:
-        start, stop = (
-            (low, min(high, low + max_ids)) if oldest_first else (max(low, high - max_ids), high)
-        )
-    rows = read(
+        if oldest_first:
+            stop = min(high, low + max_ids)
+        else:
+            start = max(low, high - max_ids)
+    rows = runs.runs(
         connection,
         conditions,
         low=start,
@@ -145,15 +132,17 @@ def page(
 
 
 def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Filter) -> list[int]:
-    """Return the ids of all runs that match ``filter``, oldest first. Raises Refused as ``runs``
+    """Return the ids of all runs that match ``filter``, oldest first. Raises Refused as ``page``
     does.
     """
     ids: list[int] = []
-    while rows := runs(connection, namespace, filter, PAGE_RUNS, before=ids[-1] if ids else None):
-        ids += [row.id for row in rows]
-        if len(rows) < PAGE_RUNS:
-            break
-    return ids[::-1]
+    older: int | None = None
+    while True:
+        found = page(connection, namespace, filter, PAGE_RUNS, before=older)
+        ids += [row.id for row in found.runs]
+        older = found.older
+        if older is None:
+            return ids[::-1]
 
 
 def _few_ids(
@@ -167,7 +156,6 @@ def _few_ids(
         "key": conditions["key"] is not None,
         "dead": statuses == {"dead"},
         "open": bool(statuses) and statuses <= {"queued", "running", "failed"},
-        "failure": bool(filter.error_type),
         "end": filter.since is not None or conditions["definitions"] is not None,
     }
     for index, is_usable in indexes.items():

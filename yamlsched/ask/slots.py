@@ -18,7 +18,6 @@ from yamlsched.timetable.keys import date_key, minute_key
 
 MAX_ROWS = 300
 """Gaps of a span that are read, and runs of a former cron."""
-MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -99,27 +98,22 @@ def accounts(
     if not slots and span is None:
         return Accounts(now(connection), [], [])
     start, end = span or (slots[0], slots[-1])
-    keys, wanted = {key for slot in slots for key in _possible_keys(job.job_type, slot)}, set(slots)
-    parameters: dict[str, Any] = {
+    parameters = {
         "id": job.id,
         "namespace": namespace,
         "job_type": job.job_type,
-        "keys": list(keys),
-    }
-    parameters |= {
-        "former": span is not None and job.effective_from > start,
+        "slots": list(slots),
+        "keys": [key for slot in slots for key in _possible_keys(job.job_type, slot)],
+        "is_span": span is not None,
         "start": start,
-        "end": end + MICROSECOND,
+        "end": end,
+        "limit": MAX_ROWS,
     }
-    sql, parameters["limit"] = load("timeline"), MAX_ROWS
+    sql = load("timeline")
     ids = [0, *fetch_column(connection, sql["runs_of_slots"], parameters)]
     everything = {**Filter().parameters(None), "namespace": namespace}
     rows = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
-    of_slot = {
-        at: run
-        for run in rows
-        if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))
-    }
+    of_slot = {at: run for run in rows if (at := run.scheduled_for) is not None}
     pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], parameters)}
     gaps, at = fetch(connection, GapRow, sql["gaps"], parameters), now(connection)
 
@@ -133,7 +127,7 @@ def accounts(
         )
         return SlotAccount(slot, state, None, pruned.get(slot), gap)
 
-    return Accounts(at, [account(slot) for slot in sorted(wanted | of_slot.keys())], gaps)
+    return Accounts(at, [account(slot) for slot in sorted({*slots, *of_slot})], gaps)
 
 
 def _possible_keys(job_type: str, at: datetime) -> list[str]:

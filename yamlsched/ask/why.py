@@ -16,7 +16,8 @@ from yamlsched.ask import edits, runs
 from yamlsched.ask.edits import InUse
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.slots import Accounts, SlotAccount, accounts
-from yamlsched.db.query import fetch, load, now
+from yamlsched.ask.trail import TrailEntry, actions_on, paused_by
+from yamlsched.db.query import load, now
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync import hosts
@@ -46,25 +47,7 @@ REASONS = {
 SEARCH_SPAN = timedelta(days=366 * 8)
 """How far back to look for a slot: 29 February may be eight years away."""
 MAX_SLOTS_OF_DAY = 50
-MAX_ACTIONS = 200
-"""The latest actions on a job, among which the pause of a slot is looked for."""
 MICROSECOND = timedelta(microseconds=1)
-
-
-@dataclass(frozen=True)
-class TrailEntry:
-    """An action of an operator. ``by_form``: it was done on the web page, which knows who asked for
-    it.
-    """
-
-    id: int
-    at: datetime
-    who: str
-    verb: str
-    target: str
-    job_type: str | None
-    detail: dict[str, Any]
-    by_form: bool
 
 
 @dataclass
@@ -200,7 +183,7 @@ def _explained(
 ) -> list[SlotReport]:
     environment = hosts.environment_in_use(connection, namespace)
     actions = (
-        actions_on(connection, namespace, job)
+        actions_on(connection, namespace, job.job_type)
         if any(gap.reason == "paused" for gap in known.gaps)
         else []
     )
@@ -304,71 +287,6 @@ def _run(run: RunRow, now: datetime) -> str:
     if run.last_error:
         text += f"; last error: {error_text(run.error_type, run.last_error)}"
     return text
-
-
-def trail(
-    connection: Connection[Any],
-    namespace: str,
-    *,
-    limit: int,
-    verb: str | None = None,
-    who: str | None = None,
-    job_type: str | None = None,
-    target: str | None = None,
-    before: int | None = None,
-) -> list[TrailEntry]:
-    """Return up to ``limit`` actions with an id below ``before``, newest first."""
-    parameters = {
-        "namespace": namespace,
-        "verb": verb,
-        "who": who,
-        "job_type": job_type,
-        "target": target,
-    }
-    return fetch(
-        connection,
-        TrailEntry,
-        load("audit")["trail"],
-        {**parameters, "before": before, "limit": limit},
-    )
-
-
-def actions_on(connection: Connection[Any], namespace: str, job: Definition) -> list[TrailEntry]:
-    """Return the latest actions of operators on a job, newest first."""
-    return trail(connection, namespace, target=f"job:{job.job_type}", limit=MAX_ACTIONS)
-
-
-def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
-    """Return who paused the job when the slots of a gap were skipped, until when and why; "" if the
-    trail lacks it.
-
-    ``actions`` are those on the job, newest first.
-    """
-    if gap.reason != "paused":
-        return ""
-    changes = [action for action in actions if action.verb in ("pause", "resume")]
-    # a slot that was due shortly before the pause is skipped as well
-    pauses = [
-        n
-        for n, action in enumerate(changes)
-        if action.verb == "pause" and action.at <= gap.recorded_at
-    ]
-    chosen = next(
-        (n for n in pauses if changes[n].at <= gap.first_slot), pauses[-1] if pauses else None
-    )
-    if chosen is None:
-        return ""
-    pause, end = changes[chosen], changes[chosen - 1] if chosen else None
-    until = datetime.fromisoformat(pause.detail["until"]) if pause.detail.get("until") else None
-    text = f"{pause.who} had paused the job at {short_utc(pause.at)}"
-    if end is not None and (until is None or end.at < until):
-        text += (
-            f", {'resumed' if end.verb == 'resume' else 'paused again'} by {end.who} at"
-            f" {short_utc(end.at)}"
-        )
-    elif until is not None:
-        text += f", until {short_utc(until)}"
-    return text + (f": {pause.detail['reason']}" if pause.detail.get("reason") else "")
 
 
 def gap_sentence(gap: Any, pause: str = "") -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from yamlsched.ask import attention
-from yamlsched.ask.attention import NamespaceHealth, Thresholds
+from yamlsched.ask.attention import Thresholds
 from yamlsched.ask.failures import FailureGroup, Failures, example, how_they_ended
+from yamlsched.ask.namespaces import NamespaceHealth, read_all, summary
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings
 from yamlsched.db.query import now
@@ -26,11 +26,11 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
     """Print the health of all namespaces, worst first, and return the exit code."""
     with settings.connect() as connection:
         instant = now(connection)
-        namespaces, unused = attention.read_all(connection, thresholds)
+        namespaces, unused = read_all(connection, thresholds)
     problems = [problem for state in namespaces for problem in state.problems]
     if settings.wants_json or not is_check:
         document = Document("yamlsched status", _in_words(namespaces, unused, show_all))
-        summaries = [attention.summary(state.health, thresholds) for state in namespaces]
+        summaries = [summary(state.health, thresholds) for state in namespaces]
         settings.echo(
             document, now=instant, healthy=not problems, namespaces=summaries, unused=unused
         )

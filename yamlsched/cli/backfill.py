@@ -117,12 +117,10 @@ def command(
                 f"{slots} left out, as calendars skip them: to run one, pass its date without --to",
                 err=True,
             )
-        ranges = [actions.Range(definition, chosen.first, chosen.last)]
+        ranges = [chosen]
         if downstream:
-            ranges += actions.downstream(connection, namespace, *ranges[0])
-        total = chosen.slots + sum(
-            select(connection, *job_range, before_first=True).slots for job_range in ranges[1:]
-        )
+            ranges += actions.downstream(connection, namespace, *chosen[:3])
+        total = sum(job_range.slots for job_range in ranges)
         if total > MAX_SLOTS_WITHOUT_YES and not yes:
             raise Refused(
                 f"these are {total:,} slots, more than {MAX_SLOTS_WITHOUT_YES:,}: choose a smaller"
@@ -141,7 +139,7 @@ def command(
                 backfill(
                     connection,
                     namespace,
-                    *job_range,
+                    *job_range[:3],
                     who,
                     dry_run,
                     progress,

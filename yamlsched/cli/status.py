@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import click
 
-from yamlsched.ask import attention, failures, health, states
+from yamlsched.ask import attention, failures, health
 from yamlsched.ask.attention import Problem
 from yamlsched.ask.edits import label
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import (
+    HEALTHY_STATES,
     Health,
     JobHealth,
     QueueHealth,
-    cannot_start,
-    cannot_start_by_reason,
-    drift,
-    effects_in_doubt,
-    first_places,
-    in_use,
-    not_in_use,
+    by_run,
+    held_up_in_words,
     note,
-    refusal,
 )
+from yamlsched.ask.namespaces import summary
+from yamlsched.ask.places import cannot_start
 from yamlsched.ask.runs import namespaces
-from yamlsched.ask.states import HEALTHY_STATES, by_run, held_up_in_words
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.durations import between
@@ -120,11 +116,7 @@ def command(
     if all_namespaces:
         return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
-        jobs, ids = states.states(connection, [namespace], within)[namespace], None
-        if not (settings.wants_json or show_all or max_streak is not None):
-            ids = states.suspects(jobs) if check else states.to_list(jobs, MAX_JOBS_LISTED)
-        now = health.read(connection, namespace, within, ids, jobs)
-        present = sum(job.is_present for job in jobs)
+        now = health.read(connection, namespace, within)
         failed = None
         if settings.verbosity > 0 and not check:
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
@@ -133,7 +125,7 @@ def command(
             known = namespaces(connection)
     problems = attention.problems(now, thresholds)
     if settings.wants_json or not check:
-        parts = list(in_words(now, problems, present, show_all))
+        parts = list(in_words(now, problems, show_all))
         if known and namespace not in known:
             meant = did_you_mean(
                 namespace, known, f"There are: {join_first(known, MAX_HOSTS_LISTED)}"
@@ -141,7 +133,7 @@ def command(
             parts.append(
                 Entries([Entry(f'No job and no file has namespace "{namespace}". {meant}')])
             )
-        fields = attention.summary(now, thresholds)
+        fields = summary(now, thresholds)
         if failed is not None:
             parts.append(recent_failures(failed))
             fields["failures"] = failed.worst_first()
@@ -167,18 +159,13 @@ def recent_failures(failures: Failures) -> Part:
     return _tables.section(failures, groups[:MAX_GROUPS_LISTED], "Failures of the last day", more)
 
 
-def in_words(
-    health: Health, problems: list[Problem], present: int, show_all: bool
-) -> Iterator[Part]:
-    """Yield the namespace, its jobs, and what needs attention. ``present`` are the jobs that may be
-    listed.
-    """
-    jobs = listed(health.jobs, is_unhealthy=not show_all and present > MAX_JOBS_LISTED)
-    omitted = (
-        f"and {present - len(jobs)} more are healthy: --all lists them"
-        if present > len(jobs)
-        else ""
-    )
+def in_words(health: Health, problems: list[Problem], show_all: bool) -> Iterator[Part]:
+    """Yield the namespace, its jobs, and what needs attention."""
+    jobs = present = [job for job in health.jobs if job.is_present]
+    if not show_all and len(present) > MAX_JOBS_LISTED:
+        jobs = [job for job in present if job.state not in HEALTHY_STATES]
+    healthy = len(present) - len(jobs)
+    omitted = f"and {healthy} more are healthy: --all lists them" if healthy else ""
     yield Facts(list(heading(health)), "" if jobs else omitted)
     if jobs:
         yield Section("", HEADINGS, [line(job, health) for job in jobs], omitted)
@@ -222,8 +209,8 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
         f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}",
     )
     if health.in_doubt_counts:
-        effects = terminal.count(effects_in_doubt(health, "person"), "effect")
-        retried = effects_in_doubt(health, "retry")
+        effects = terminal.count(health.effects_in_doubt("person"), "effect")
+        retried = health.effects_in_doubt("retry")
         yield "in doubt", f"{effects} to settle, {retried} to be resolved by the run's retry"
     hosts = [
         (
@@ -254,7 +241,7 @@ def queue_in_words(queue: QueueHealth, now: datetime) -> str:
 
 def files(health: Health) -> Iterator[tuple[str, str]]:
     """Yield the file in use, and what other places have."""
-    file = in_use(health)
+    file = health.file_in_use
     if file is None:
         yield "file", "none has been applied"
     else:
@@ -263,31 +250,21 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         yield "file", f"{file.hash[:8]}{of} in use since {since}, applied by {file.applied_by}"
         if file.commit is not None:
             yield "", label(file)
-    drifted = drift(health)
-    for other in not_in_use(health):
+    drifted = health.drift
+    for other in health.other_files:
         since = terminal.instant(other.since)
-        text = f"{first_places(other)} has {other.hash[:8]} since {since}, which is not in use"
+        text = f"{other.first_places} has {other.hash[:8]} since {since}, which is not in use"
         yield "", terminal.coloured("late", text) if other in drifted else text
     late = [
-        *map(refusal, health.refused),
+        *(file.sentence for file in health.refused),
         *(calendar.what for calendar in health.calendars if calendar.has_ended),
     ]
-    lacking = cannot_start_by_reason(health)
+    lacking = health.cannot_start_by_reason()
     late += [cannot_start(entries, health.now) for entries in lacking[:MAX_LISTED_UNSTARTABLE]]
     yield from (("", terminal.coloured("late", line)) for line in late)
     yield from (("", calendar.what) for calendar in health.calendars if not calendar.has_ended)
     if more := len(lacking[MAX_LISTED_UNSTARTABLE:]):
         yield "", f"{more} more: yamlsched status --format json"
-
-
-def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:
-    """Return the jobs to list, or only the unhealthy ones of them. Retired jobs are listed while
-    they have runs.
-    """
-    present = [
-        job for job in jobs if job.retired_at is None or job.queued or job.running or job.failed
-    ]
-    return [job for job in present if job.state not in HEALTHY_STATES] if is_unhealthy else present
 
 
 def line(job: JobHealth, health: Health) -> tuple[str, ...]:

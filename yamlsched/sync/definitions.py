@@ -47,6 +47,12 @@ class Definition:
     retired_at: datetime | None = None
     skip_on: list[dict[str, Any]] = field(default_factory=list)
     only_on: list[dict[str, Any]] = field(default_factory=list)
+    paused_by: str | None = None
+    paused_reason: str | None = None
+
+    def is_paused(self, now: datetime) -> bool:
+        """Return whether a pause of the job is in effect."""
+        return self.paused_at is not None and (self.paused_until is None or self.paused_until > now)
 
     @property
     def accounted_to(self) -> datetime:

@@ -189,7 +189,7 @@ def test_a_host_without_the_variable_sends_nothing_and_status_reports_what_waits
     from yamlsched.ask import attention, health
 
     def problems() -> list[str]:
-        now = health.read(db, "default", HOUR, [], [])
+        now = health.read(db, "default", HOUR, [])
         return [
             one.what
             for one in attention.problems(now, attention.Thresholds())

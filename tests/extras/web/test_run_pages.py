@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 
 from support.rows import a_job, a_run
 from yamlsched.ask import failures, history, search
-from yamlsched.ask.runs import on_dead_calls
 from yamlsched.extras import web
 from yamlsched.extras.web.pages import dead, run, runs
 
@@ -78,7 +77,7 @@ def own(own_dsn: str, db_of: Callable[[str], Any], visit: Visit) -> tuple[Any, T
 def test_a_filter_selects_what_the_verb_lists(
     pages: TestClient, demo_db: Any, query: str, filter: Any
 ) -> None:
-    expected = [row.id for row in search.runs(demo_db, "shop", search.Filter(**filter), 50)]
+    expected = [row.id for row in search.page(demo_db, "shop", search.Filter(**filter), 50).runs]
     assert ids(pages.get(f"/runs?{query}").text) == expected
 
 
@@ -128,7 +127,7 @@ def test_an_unknown_job_gets_a_suggestion(pages: TestClient) -> None:
 
 
 def test_an_id_or_a_key_leads_to_its_run(pages: TestClient, demo_db: Any) -> None:
-    [run] = search.runs(demo_db, "shop", search.Filter(key="welcome:100500"), 1)
+    [run] = search.page(demo_db, "shop", search.Filter(key="welcome:100500"), 1).runs
     for name in ("welcome:100500", str(run.id)):
         answer = pages.get("/runs", params={"key": name})
         assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{run.id}")
@@ -139,7 +138,7 @@ def test_an_id_or_a_key_leads_to_its_run(pages: TestClient, demo_db: Any) -> Non
     assert "Jobs with such a name" not in answer.text
     [job] = {
         other.job_type
-        for other in search.runs(demo_db, "shop", search.Filter(key="welcome:100500"), 1)
+        for other in search.page(demo_db, "shop", search.Filter(key="welcome:100500"), 1).runs
     }
     part = pages.get("/runs", params={"key": job[1:].upper()})
     assert f"Jobs with such a name: {job}" in part.text
@@ -268,7 +267,7 @@ def test_a_run_shows_what_the_verb_shows(own: tuple[Any, TestClient]) -> None:
 
 
 def test_a_slot_leads_to_its_explanation(pages: TestClient, demo_db: Any) -> None:
-    [run] = search.runs(demo_db, "shop", search.Filter(jobs=["nightly_backup"]), 1)
+    [run] = search.page(demo_db, "shop", search.Filter(jobs=["nightly_backup"]), 1).runs
     page = pages.get(f"/runs/{run.id}").text
     [href] = re.findall(r'<dt>Slot</dt><dd><a href="([^"]*)"', page)
     answer = pages.get(html.unescape(href))
@@ -277,9 +276,9 @@ def test_a_slot_leads_to_its_explanation(pages: TestClient, demo_db: Any) -> Non
 
 
 def test_an_effect_in_doubt_says_what_to_do(pages: TestClient, demo_db: Any) -> None:
-    [run] = search.runs(
+    [run] = search.page(
         demo_db, "shop", search.Filter(jobs=["charge_subscriptions"], statuses=["dead"]), 1
-    )
+    ).runs
     shown = words(pages.get(f"/runs/{run.id}").text)
     assert "unknown whether 2 effects of it happened" in shown
     assert (
@@ -489,9 +488,9 @@ def test_long_values_are_cut_and_say_so(own: tuple[Any, TestClient]) -> None:
 
 def test_buttons_lead_to_what_the_action_will_do(demo_dsn: str, demo_db: Any, visit: Visit) -> None:
     page = visit(demo_dsn, actions_dsn=demo_dsn, namespace="shop")
-    [dead] = search.runs(
+    [dead] = search.page(
         demo_db, "shop", search.Filter(jobs=["charge_subscriptions"], statuses=["dead"]), 1
-    )
+    ).runs
     found = set()
     for path in ("/dead", f"/runs/{dead.id}", "/runs?status=running", "/runs?job=sync_inventory"):
         for href in re.findall(r'href="(/actions/[^"?]*\?[^"]*)"', page.get(path).text):
@@ -620,5 +619,5 @@ def test_the_calls_of_on_dead_of_a_run_are_found_by_their_keys(db: Any) -> None:
     second = a_run(db, job, "queued", idempotency_key=f"on_dead:{dead}:10")
     a_run(db, job, "queued", idempotency_key=f"on_dead:{dead}1")
     a_run(db, a_job(db, namespace="billing"), "queued", idempotency_key=f"on_dead:{dead}")
-    assert [run.id for run in on_dead_calls(db, "default", dead, 10)] == [first, second]
-    assert [run.id for run in on_dead_calls(db, "default", dead, 9)] == [first]
+    assert [one.id for one in run.on_dead_calls(db, "default", dead, 10)] == [first, second]
+    assert [one.id for one in run.on_dead_calls(db, "default", dead, 9)] == [first]

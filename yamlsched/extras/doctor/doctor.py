@@ -13,7 +13,7 @@ import tzdata  # type: ignore[import-untyped]
 
 from yamlsched import db
 from yamlsched.act.prune import ArchiveFailed, probe
-from yamlsched.ask import attention, health, history
+from yamlsched.ask import attention, health, history, places
 from yamlsched.ask.attention import Thresholds, unwritten
 from yamlsched.cli._settings import Settings
 from yamlsched.db import migrations
@@ -153,14 +153,14 @@ def database(settings: Settings, is_valid: bool, loaded: Loaded | None) -> Itera
 
 def cannot_start(now: health.Health) -> Iterator[Check]:
     """Report which hosts cannot start which jobs."""
-    for entries in health.cannot_start_by_reason(now):
+    for entries in now.cannot_start_by_reason():
         entry = entries[0]
         remedy = "its runs go to other hosts"
         if entry.is_everywhere:
             remedy = "no other host can start it either"
             if entry.down:
                 remedy = f"start the ticks of {entry.down[0]} again"
-        yield warn("hosts", health.cannot_start(entries, now.now), remedy)
+        yield warn("hosts", places.cannot_start(entries, now.now), remedy)
 
 
 def moved(now: health.Health, named: str, host: str) -> Check:
@@ -209,7 +209,7 @@ def files(
     ``sha256`` is the hash of this host's file; ``is_valid`` says whether sync would accept it.
     """
     yield file_in_use(now, sha256, is_valid, environment)
-    current = health.in_use(now)
+    current = now.file_in_use
     if (
         current is not None
         and current.tzdata_version is not None
@@ -223,7 +223,7 @@ def files(
 
 def pruning(now: health.Health) -> Iterator[Check]:
     """Check whether old rows are deleted."""
-    if (current := health.in_use(now)) is not None and (what := health.pruning(current)):
+    if (current := now.file_in_use) is not None and (what := current.pruning):
         remedy = "free space, or correct the folder or retention.archive, then: yamlsched prune"
         yield fail("pruning", what, remedy)
 
@@ -248,7 +248,7 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
 def file_in_use(
     now: health.Health, sha256: str | None, is_valid: bool, environment: str | None
 ) -> Check:
-    current = health.in_use(now)
+    current = now.file_in_use
     if current is None:
         remedy = (
             "yamlsched sync, or wait for the next tick"
@@ -272,7 +272,7 @@ def file_in_use(
         if not is_valid:
             remedy = "this file is not applied until its errors are fixed: yamlsched validate"
         return warn("in use", what, remedy)
-    if others := health.drift(now):
-        what = f"this file; but {health.first_places(others[0])} has {others[0].hash[:8]}"
+    if others := now.drift:
+        what = f"this file; but {others[0].first_places} has {others[0].hash[:8]}"
         return warn("in use", what, "deploy the same version to all hosts")
     return ok("in use", f"{current.hash[:8]}, applied by {current.applied_by}")

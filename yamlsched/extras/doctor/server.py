@@ -227,9 +227,10 @@ def started_workers(
     )
     if not wanted:
         return
-    [limits] = connection.execute(load("doctor")["connections"]).fetchall()
-    what = f"started workers may take {wanted} connections, and the server has {limits.most}"
-    if wanted > limits.most:
+    [row] = connection.execute(load("migrations")["connections"]).fetchall()
+    most = min(limit for limit in (row.of_server, row.of_role, row.of_database) if limit >= 0)
+    what = f"started workers may take {wanted} connections, and the server has {most}"
+    if wanted > most:
         remedy = "lower max_workers or concurrency, raise max_connections, or use a pooler"
         yield warn("started workers", what, remedy)
     else:

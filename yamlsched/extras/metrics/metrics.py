@@ -5,7 +5,7 @@ all.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import accumulate
@@ -13,39 +13,19 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.ask import failures, health
-from yamlsched.ask.failures import FailedAttempts
-from yamlsched.ask.health import Health, QueueHealth, WorkerHost, drift, in_use, queue_loads
+from yamlsched.ask import health
+from yamlsched.ask.health import Health, JobHealth, QueueHealth, WorkerHost
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.text import escape_control
 
 
-class JobValues(NamedTuple):
-    """The values of a job's gauges. Instants are seconds since 1970, as they are printed."""
+class MoreOfJob(NamedTuple):
+    """What the health of a job does not have."""
 
-    definition_id: int
     job_type: str
-    owner: str
-    is_active: bool  # enabled, and not retired
-    has_runs: bool  # not retired, or with unfinished or dead runs
-    queued: int
-    running: int
-    failed: int
-    dead: int  # without calls of on_dead
-    late_seconds: float
-    held_up_seconds: float  # that its oldest run has waited for other jobs
-    paused: int
-    failure_streak: int
-    attempt_streak: int
-    failing: int
-    last_success_at: str | None
-    last_failure_at: str | None
-    next_slot_at: str | None
-    # that its oldest due run has waited; None if none waits or it is paused
-    waits_seconds: float | None
-    has_ended: bool | None  # a run of it within the hour; None: none ever did
-    has_failed: bool | None  # likewise, an attempt
+    dead: int = 0  # that retention has not pruned, without calls of on_dead
+    held_up_since: datetime | None = None  # its oldest run has waited for other jobs
 
 
 class EndedRuns(NamedTuple):
@@ -61,32 +41,12 @@ class EndedRuns(NamedTuple):
     seconds: float
 
 
-def job_values(
-    connection: psycopg.Connection[Any], namespace: str, now: datetime
-) -> list[JobValues]:
-    """Return the values of each job, by name. ``now`` is the database's time."""
-    return fetch(
-        connection, JobValues, load("metrics")["jobs"], {"namespace": namespace, "now": now}
-    )
+class FailedAttempts(NamedTuple):
+    """How many attempts of a job failed with errors of one type; "" if they have none."""
 
-
-def ended_runs(
-    connection: psycopg.Connection[Any],
-    definitions: Sequence[int],
-    bounds: Sequence[float],
-    now: datetime,
-) -> list[EndedRuns]:
-    """Return the runs that ended within the hour before ``now``, the database's time, by job, state
-    and duration.
-
-    ``bounds`` are seconds.
-    """
-    parameters = {
-        "definitions": list(definitions),
-        "bounds": [float(bound) for bound in bounds],
-        "now": now,
-    }
-    return fetch(connection, EndedRuns, load("metrics")["ended"], parameters)
+    job_type: str
+    error_type: str
+    attempts: int
 
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
@@ -96,7 +56,6 @@ rest is other.
 """
 MAX_FAILED_OF_JOB = 1_000
 """Failed runs of a job whose attempts are counted."""
-MAX_COUNTED = 10_000  # runs of each level of a queue
 MAX_LABEL_CHARS = 200
 HOUR = timedelta(hours=1)
 LOST_WORKER_TYPE = LOST_WORKER["lost_type"]
@@ -163,8 +122,6 @@ HELP = {
 
 
 JOB_VALUES = {
-    "job_late_seconds": "late_seconds",
-    "job_held_up_seconds": "held_up_seconds",
     "job_paused": "paused",
     "job_failure_streak": "failure_streak",
     "job_failure_streak_attempts": "attempt_streak",
@@ -173,14 +130,14 @@ JOB_VALUES = {
     "job_last_failure_timestamp_seconds": "last_failure_at",
     "job_next_slot_timestamp_seconds": "next_slot_at",
 }
-"""The gauges of active jobs, and the fields of ``JobValues`` that they show."""
+"""The gauges of active jobs that show a field of ``JobHealth``."""
 STATUSES = ("queued", "running", "failed", "dead")
 
 
 class Labels(dict[str, str]):
     """The labels of each job, by its name. A job without an owner has no such label."""
 
-    def __init__(self, namespace: str, jobs: Iterable[JobValues]) -> None:
+    def __init__(self, namespace: str, jobs: Iterable[JobHealth]) -> None:
         self.of_namespace = pairs({"namespace": namespace})
         of_owner = cache(lambda owner: f",{pairs({'owner': owner})}" if owner else "")
         super().__init__((job.job_type, self[job.job_type] + of_owner(job.owner)) for job in jobs)
@@ -194,38 +151,52 @@ class Labels(dict[str, str]):
 
 def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     """Return the metrics of ``namespace`` in Prometheus' text format."""
-    now = health.read(connection, namespace, HOUR, [], [])
-    jobs = job_values(connection, namespace, now.now)
-    labels = Labels(namespace, jobs)
-    have_ended = [job.definition_id for job in jobs if job.has_ended]
-    have_failed = [job.definition_id for job in jobs if job.has_failed]
-    ended = ended_runs(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
-    failed = failures.failed_attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
-    repaired = fetch_column(connection, load("metrics")["repairs"], {"namespace": namespace})
+    now = health.read(connection, namespace, HOUR)
+    parameters = {
+        "namespace": namespace,
+        "now": now.now,
+        "bounds": [float(bound) for bound in DURATION_BOUNDS_SECONDS],
+    }
+    sql = load("metrics")
+    more = {row.job_type: row for row in fetch(connection, MoreOfJob, sql["jobs"], parameters)}
+    ended = fetch(connection, EndedRuns, sql["ended"], parameters)
+    recent = {"namespace": namespace, "since": now.now - HOUR, "of_job": MAX_FAILED_OF_JOB}
+    failed = fetch(connection, FailedAttempts, load("failures")["attempts"], recent)
+    repaired = fetch_column(connection, sql["repairs"], parameters)
+    labels = Labels(namespace, now.jobs)
     lines = [
-        *gauges(now, jobs, labels),
+        *gauges(now, more, labels),
         *metric("repaired_runs", [(labels.of_namespace, runs) for runs in repaired]),
+        *workers(namespace, now.workers),
+        *queues(namespace, now.queues, now.now),
+        *recent_runs(ended, labels),
+        *failed_attempts(failed, labels),
     ]
-    lines += workers(namespace, now.workers)
-    lines += queues(namespace, queue_loads(connection, namespace, MAX_COUNTED), now.now)
-    lines += recent_runs(ended, labels)
-    lines += failed_attempts(failed, labels)
     return "\n".join([*lines, ""])
 
 
-def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[str]:
+def gauges(now: Health, more: Mapping[str, MoreOfJob], labels: Labels) -> Iterator[str]:
     """Yield the lines of the gauges; those of one job together."""
-    samples = [
-        (f'{labels[job.job_type]},status="{status}"', getattr(job, status))
-        for job in jobs
-        if job.has_runs
-        for status in STATUSES
-    ]
+    samples = []
+    for job in now.jobs:
+        dead = more.get(job.job_type, MoreOfJob(job.job_type)).dead
+        if job.is_present or dead:
+            numbers = (job.queued, job.running, job.failed, dead)
+            for status, number in zip(STATUSES, numbers, strict=True):
+                samples.append((f'{labels[job.job_type]},status="{status}"', number))
     yield from metric("runs", samples)
-    active = [job for job in jobs if job.is_active]
+    active = [job for job in now.jobs if job.enabled and job.retired_at is None]
     yield from metric("effects_in_doubt", _in_doubt(now, [job.job_type for job in active], labels))
     for name, value in _namespace_values(now, active).items():
         yield from metric(name, [(labels.of_namespace, value)])
+    late = [(labels[job.job_type], _age(now, job.overdue_since)) for job in active]
+    yield from metric("job_late_seconds", late)
+    held_up = [
+        (labels[job.job_type], _age(now, more[job.job_type].held_up_since))
+        for job in active
+        if job.job_type in more
+    ]
+    yield from metric("job_held_up_seconds", held_up)
     for name, attribute in JOB_VALUES.items():
         yield from metric(name, [(labels[job.job_type], getattr(job, attribute)) for job in active])
 
@@ -242,16 +213,16 @@ def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> list[tuple[
     ]
 
 
-def _namespace_values(now: Health, active: Sequence[JobValues]) -> dict[str, Value]:
-    file = in_use(now)
+def _namespace_values(now: Health, active: Sequence[JobHealth]) -> dict[str, Value]:
+    file = now.file_in_use
     return {
         "metrics_timestamp_seconds": now.now,
         "oldest_due_seconds": max(
-            (job.waits_seconds for job in active if job.waits_seconds is not None), default=0.0
+            (_age(now, job.oldest_due_at) for job in active if not job.paused), default=0.0
         ),
         "stuck_runs": len(now.stuck),
         "tick_age_seconds": _age(now, now.last_tick_at) if now.last_tick_at else None,
-        "other_files": len(drift(now)),
+        "other_files": len(now.drift),
         "refused_files": len(now.refused),
         "prune_failing_seconds": _age(now, file.prune_failing_since if file else None),
     }

@@ -59,7 +59,7 @@ def snapshot(connection: Connection[Any]) -> Iterator[None]:
 def applied_definitions(connection: Connection[Any], namespace: str) -> list[AppliedDefinition]:
     """Return all jobs of a namespace, by name."""
     with connection.cursor(row_factory=dict_row) as cursor:
-        cursor.execute(load("preview")["definitions"], {"namespace": namespace})
+        cursor.execute(load("history")["jobs"], {"namespace": namespace})
         rows = cursor.fetchall()
     names = [field.name for field in fields(AppliedDefinition) if field.name != "job"]
     return [
@@ -111,9 +111,9 @@ def read(
         }
         retired = tuple(row.job_type for row in stored if row.retired_at is not None)
         base = Side(DATABASE, namespace, entries, retired=retired)
-        # one row, once a file is in use
-        for kept in fetch_column(connection, sql["retention"], parameters):
-            base = replace(base, retention=Retention.from_row(kept))
+        kept = connection.execute(load("retention")["in_use"], {**parameters, "now": None})
+        if stored_retention := kept.fetchall()[0].retention:
+            base = replace(base, retention=Retention.from_row(stored_retention))
         head = file_side(schedule.path, loaded, schedule.environment)
         head = replace(
             head,
@@ -135,7 +135,7 @@ def read(
             if row.job_type not in loaded.jobs and (row.retired_at is not None or row.id in changed)
         }
         unfinished = connection.execute(
-            sql["unfinished"], {**parameters, "ids": list(retired_at)}
+            load("history")["unfinished"], {**parameters, "ids": list(retired_at)}
         ).fetchall()
     edit = compare(base, head, at, until, schedule.environment or None, holders)
     if former is not None:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from yamlsched import log
-from yamlsched.ask.why import TrailEntry
+from yamlsched.ask.trail import TrailEntry, trail
 from yamlsched.db.connection import reason
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed, Refused
@@ -133,8 +133,11 @@ class ActionPages:
         )
         errors = dict.fromkeys(missing, "This is needed.") if is_form and not is_edit else {}
         with self._open_visit(form.request) as visit:
-            if is_form and (done := audit.of_request(visit.connection, form.id, MAX_COUNTED + 1)):
-                return self._already_done(form, visit, done)
+            if is_form:
+                most = MAX_COUNTED + 1
+                done = trail(visit.connection, visit.namespace, request=form.id, limit=most)
+                if done:
+                    return self._already_done(form, visit, done[::-1])
             if is_complete and not is_edit:
                 try:
                     return self._review(form, visit)

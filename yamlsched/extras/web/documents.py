@@ -14,8 +14,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from yamlsched.ask import attention
 from yamlsched.ask.attention import Thresholds
+from yamlsched.ask.namespaces import summary
 from yamlsched.cli import report, show, why
 
 Document = dict[str, Any]
@@ -69,7 +69,7 @@ def _calendar(view: Any) -> Document:
 
 
 def _namespaces(view: Any) -> Document:
-    summaries = [attention.summary(namespace.health, Thresholds()) for namespace in view.found]
+    summaries = [summary(namespace.health, Thresholds()) for namespace in view.found]
     return {
         "healthy": not view.problems,
         "namespaces": summaries,
@@ -81,7 +81,7 @@ def _namespaces(view: Any) -> Document:
 DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     "/": (
         lambda view: (
-            attention.summary(view.health, Thresholds())
+            summary(view.health, Thresholds())
             | {
                 "page": view.number,
                 "pages": view.pages,

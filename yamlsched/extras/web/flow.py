@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.act.runs import RunOutlook, operator
+from yamlsched.act.runs import RunState, operator
 from yamlsched.ask import history
-from yamlsched.ask.why import TrailEntry
+from yamlsched.ask.trail import TrailEntry, trail
 from yamlsched.db.query import now
 from yamlsched.errors import Refused
 from yamlsched.extras.web.ask import audit, outlook
@@ -186,7 +186,7 @@ class Doing:
         with self.pool.transaction() as connection:
             audit.start_request(connection, self.request, self.namespace, target or self.request)
             if is_whole:
-                if done := audit.of_request(connection, self.request, 1):
+                if done := trail(connection, self.namespace, request=self.request, limit=1):
                     raise AlreadyDone(done)
                 latest = audit.latest(connection, self.namespace, target) if target else None
                 if latest is not None and latest.id > self.seen:
@@ -253,7 +253,7 @@ def path_of(entry: TrailEntry) -> str:
     return {"run": f"/runs/{name}", "job": f"/jobs/{name}"}.get(kind, "/actions")
 
 
-def run_of(visit: Visit, values: Given) -> RunOutlook:
+def run_of(visit: Visit, values: Given) -> RunState:
     """Return the run that the field ``run`` names by its id or key."""
     try:
         run = outlook.find(

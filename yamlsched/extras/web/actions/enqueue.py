@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from yamlsched.act import payloads, runs
-from yamlsched.act.pause import pausable_jobs
 from yamlsched.act.payloads import Taken
 from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
@@ -208,12 +207,11 @@ def _describe(accepted: Taken) -> str:
 
 
 def _state_lines(visit: Visit, job: Definition) -> list[str]:
-    [state] = pausable_jobs(visit.connection, [job.id], None)
-    if not state.is_paused:
+    if not job.is_paused(visit.now):
         return []
     until = (
-        f"until {times.show(state.paused_until, zone(job.timezone))}"
-        if state.paused_until
+        f"until {times.show(job.paused_until, zone(job.timezone))}"
+        if job.paused_until
         else "until it is resumed"
     )
     return [f"The job is paused {until}: the run waits for that."]

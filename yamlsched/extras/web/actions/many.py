@@ -9,19 +9,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from yamlsched.act import runs
-from yamlsched.act.pause import pausable_jobs
 from yamlsched.act.runs import BATCH_RUNS, ActionResult
+from yamlsched.ask.runs import RunRow
 from yamlsched.ask.runs import jobs as all_jobs
+from yamlsched.ask.trail import trail
 from yamlsched.db.query import load
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions import selection
 from yamlsched.extras.web.actions.retry import REASON
-from yamlsched.extras.web.ask.audit import of_request
 from yamlsched.extras.web.ask.outlook import find
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import bounded, count
 from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.runs.lifecycle import Status
+from yamlsched.sync import definitions
 
 MAX_LISTED = 50
 STATES = {
@@ -86,9 +87,7 @@ def review_retry(visit: Visit, values: Given) -> Review:
     return review(back="/dead", warnings=warnings, refusal=refusal, carried=span)
 
 
-def _outlook(
-    visit: Visit, rows: Sequence[selection.MatchingRun]
-) -> tuple[list[str], list[str], str]:
+def _outlook(visit: Visit, rows: Sequence[RunRow]) -> tuple[list[str], list[str], str]:
     """Return what happens to runs that are retried, warnings, and why that is refused."""
     if not rows:
         return [], [], ""
@@ -96,7 +95,8 @@ def _outlook(
     jobs = [job for job in all_jobs(visit.connection, visit.namespace) if job.job_type in names]
     off = {job.job_type for job in jobs if job.retired_at is not None or not job.enabled}
     paused = sum(
-        job.is_paused for job in pausable_jobs(visit.connection, [job.id for job in jobs], None)
+        job.is_paused(visit.now)
+        for job in definitions.read(visit.connection, [job.id for job in jobs])
     )
     outlook = find(visit.connection, visit.namespace, rows[0].id) if len(names) == 1 else None
     attempts, on_dead = "the attempts of its job", "on_dead of its job"
@@ -166,7 +166,7 @@ def _review(
     verb: str,
     state: str,
     values: Given,
-    rows: Sequence[selection.MatchingRun],
+    rows: Sequence[RunRow],
     lines: Sequence[str],
 ) -> Callable[..., Review]:
     """Return the function that makes the review of ``rows`` with what else it has."""
@@ -206,7 +206,7 @@ def _review(
     return review
 
 
-def _left_out(values: Given, rows: Sequence[selection.MatchingRun]) -> list[str]:
+def _left_out(values: Given, rows: Sequence[RunRow]) -> list[str]:
     number = len(selection.chosen_ids(values)) - len(rows)
     return (
         [f"{count(number, 'chosen run')} {_is(number)} in another state, and not changed."]
@@ -260,7 +260,9 @@ def _perform(
             results = act(connection, ids[start : start + BATCH_RUNS])
             others.update(result.what for result in results if not result.changed)
     with doing.transaction(is_whole=False) as connection:
-        entries = of_request(connection, doing.request, selection.MAX_RUNS)
+        entries = trail(
+            connection, doing.namespace, request=doing.request, limit=selection.MAX_RUNS
+        )
     changed, jobs = len(entries), {entry.job_type for entry in entries}
     of = values["job"] or (count(len(jobs), "job") if len(jobs) != 1 else jobs.pop())
     text = f"{count(changed, 'run')} of {of} {_is(changed)} {done}."

@@ -9,10 +9,9 @@ from datetime import datetime
 import psycopg
 
 from yamlsched.act import pause as pausing
-from yamlsched.act.pause import PausableJob, pausable_jobs
 from yamlsched.act.runs import ActionResult
 from yamlsched.ask import history
-from yamlsched.ask.why import trail
+from yamlsched.ask.trail import trail
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.ask import outlook
@@ -60,11 +59,8 @@ def ask(visit: Visit, values: Given) -> Asking:
     lines = []
     if values["job"]:
         job = flow.job_of(visit, values)
-        pause = outlook.read(visit.connection, visit.namespace, job, visit.now, None).pause
-        if pause is not None:
-            lines.append(
-                f"It is paused {outlook.words(pause, job.timezone)}. This form replaces that."
-            )
+        if job.is_paused(visit.now):
+            lines.append(f"It is paused {outlook.words(job)}. This form replaces that.")
     fields = [flow.job_field(visit, values), REASON, UNTIL]
     return Asking(f"Pause {values['job']}" if values["job"] else "Pause a job", fields, lines)
 
@@ -77,10 +73,9 @@ def review(visit: Visit, values: Given) -> Review:
     lines = [f"It stays paused until {end}.", _slot_line(job, expected, until), _run_line(expected)]
     lines.append("A deploy does not end the pause.")
     warnings = []
-    if expected.pause is not None:
-        before = outlook.words(expected.pause, job.timezone)
-        warnings.append(f"It is paused {before}. That is replaced.")
-        if expected.pause.paused_until is not None and until is None:
+    if job.is_paused(visit.now):
+        warnings.append(f"It is paused {outlook.words(job)}. That is replaced.")
+        if job.paused_until is not None and until is None:
             warnings.append("Without a new end, the end of that pause stays.")
     return Review(
         title=f"Pause {job.job_type}",
@@ -156,6 +151,7 @@ def ask_resume(visit: Visit, values: Given) -> Asking:
 
 def review_resume(visit: Visit, values: Given) -> Review:
     job = flow.job_of(visit, values)
+    is_paused = job.is_paused(visit.now)
     expected = outlook.read(
         visit.connection, visit.namespace, job, job.paused_at or visit.now, visit.now
     )
@@ -177,11 +173,11 @@ def review_resume(visit: Visit, values: Given) -> Review:
         title=f"Resume {job.job_type}",
         button=f"Resume {job.job_type}",
         back=f"/jobs/{job.job_type}",
-        state=f"Paused {outlook.words(expected.pause, job.timezone)}" if expected.pause else "",
+        state=f"Paused {outlook.words(job)}" if is_paused else "",
         lines=lines,
-        refusal="" if expected.pause else "It is not paused.",
+        refusal="" if is_paused else "It is not paused.",
         target=f"job:{job.job_type}",
-        heading="Slots that were not run" if expected.first_slots and expected.pause else "",
+        heading="Slots that were not run" if expected.first_slots and is_paused else "",
         listed=[
             f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})"
             for slot in expected.first_slots
@@ -253,7 +249,7 @@ def _perform(
 
 
 def _refuse_changes(
-    connection: psycopg.Connection[object], doing: Doing, jobs: Sequence[PausableJob], upto: int
+    connection: psycopg.Connection[object], doing: Doing, jobs: Sequence[Definition], upto: int
 ) -> None:
     """Raise Conflict if one of ``jobs`` was paused or resumed since the review."""
     targets = {f"job:{job.job_type}" for job in jobs}
@@ -265,22 +261,20 @@ def _refuse_changes(
 
 def jobs_of(
     connection: psycopg.Connection[object], namespace: str, values: Given
-) -> list[PausableJob]:
+) -> list[Definition]:
     """Return the job, or those that have the tag, by name. Raises Invalid if there are none."""
     if values["job"]:
-        return pausable_jobs(
-            connection, [flow.job_for(connection, namespace, values["job"]).id], None
-        )
+        return [flow.job_for(connection, namespace, values["job"])]
     try:
         ids = history.present_jobs(connection, namespace, (), [values["tag"]])
     except Refused as error:
         raise Invalid("tag", sentence(str(error))) from None
     if not ids:
         raise Invalid("tag", f'No job in schedules.yaml has the tag "{values["tag"]}" any more.')
-    return pausable_jobs(connection, ids, None)
+    return sorted(definitions.read(connection, ids), key=lambda job: job.job_type)
 
 
-def digest(jobs: Sequence[PausableJob]) -> str:
+def digest(jobs: Sequence[Definition]) -> str:
     """Return what changes if other jobs have the tag."""
     return hashlib.sha256(" ".join(str(job.id) for job in jobs).encode()).hexdigest()[:32]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from yamlsched.act.pause import PausableJob
 from yamlsched.ask import history, runs
-from yamlsched.ask.why import trail
+from yamlsched.ask.trail import trail
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions import pause
 from yamlsched.extras.web.actions.pause import (
@@ -22,6 +22,7 @@ from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.flow import Action, Asking, Field, Given, Review
 from yamlsched.extras.web.render import count
 from yamlsched.extras.web.visit import Visit
+from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
@@ -40,7 +41,7 @@ def review_tag(visit: Visit, values: Given) -> Review:
     jobs = jobs_of(visit.connection, visit.namespace, values)
     timezone = history.timezone_of(visit.connection, visit.namespace, (), visit.file)
     until = read_until(visit, values, timezone)
-    already = sum(job.is_paused for job in jobs)
+    already = sum(job.is_paused(visit.now) for job in jobs)
     end = times.show(until, zone(timezone)) if until else "they are resumed"
     lines = [
         f"{_number(jobs, values)}. All are paused until {end}.",
@@ -86,10 +87,10 @@ def _review(
     visit: Visit,
     values: Given,
     verb: str,
-    jobs: Sequence[PausableJob],
+    jobs: Sequence[Definition],
     lines: Sequence[str],
     *,
-    among: Sequence[PausableJob] | None = None,
+    among: Sequence[Definition] | None = None,
     state: str = "",
     warnings: Sequence[str] = (),
     refusal: str = "",
@@ -118,14 +119,14 @@ def _review(
             "upto": str(newest[0].id if newest else 0),
         },
         heading="The jobs",
-        listed=[_line(job) for job in jobs[:MAX_LISTED]],
+        listed=[_line(job, visit.now) for job in jobs[:MAX_LISTED]],
         total=len(jobs),
         change=change,
     )
 
 
-def _line(job: PausableJob) -> str:
-    return f"{job.job_type}, paused {outlook.words(job, 'UTC')}" if job.is_paused else job.job_type
+def _line(job: Definition, now: datetime) -> str:
+    return f"{job.job_type}, paused {outlook.words(job)}" if job.is_paused(now) else job.job_type
 
 
 def _tag_field(visit: Visit, values: Given) -> Field:
@@ -139,7 +140,7 @@ def _tag_field(visit: Visit, values: Given) -> Field:
     return Field("tag", "Tag", "subject", choices=[(tag, tag) for tag in tags], is_required=True)
 
 
-def _number(jobs: Sequence[PausableJob], values: Given) -> str:
+def _number(jobs: Sequence[Definition], values: Given) -> str:
     return (
         f"{count(len(jobs), 'job')} {'has' if len(jobs) == 1 else 'have'} the tag {values['tag']}"
     )

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from yamlsched.act import payloads, runs
-from yamlsched.act.runs import RunOutlook
+from yamlsched.act.runs import RunState
 from yamlsched.ask.history import is_own_file
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
@@ -78,7 +78,7 @@ def review(visit: Visit, values: Given) -> Review:
     )
 
 
-def _payload(visit: Visit, run: RunOutlook, values: Given) -> dict[str, Any]:
+def _payload(visit: Visit, run: RunState, values: Given) -> dict[str, Any]:
     """Return the payload that replaces the run's. Raises Invalid if no call of the handler can
     succeed with it.
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from yamlsched.ask import history
+from yamlsched.ask import history, search
+from yamlsched.ask.runs import RunRow
 from yamlsched.ask.search import Filter
-from yamlsched.db.query import fetch, load
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.flow import Given, Invalid
@@ -28,16 +28,9 @@ FILTERS = ("job", "tag", "owner", "error_type", "calls", "since", "until", "runs
 LIMITS = {"runs": 2_000}
 
 
-class MatchingRun(NamedTuple):
-    """A run that an action is about."""
-
-    id: int
-    job_type: str
-
-
 def reviewed(
     visit: Visit, values: Given, statuses: Sequence[str], newest: datetime | None
-) -> tuple[list[MatchingRun], dict[str, str]]:
+) -> tuple[list[RunRow], dict[str, str]]:
     """Return the runs of a review, and its span as the form carries it: up to ``newest``, if there
     is one.
     """
@@ -59,7 +52,7 @@ def select(
     statuses: Sequence[str],
     since: datetime | None,
     until: datetime | None,
-) -> list[MatchingRun]:
+) -> list[RunRow]:
     """Return the runs that a form is about, the oldest first; one more than ``MAX_RUNS`` if there
     are more.
     """
@@ -74,28 +67,15 @@ def select(
         until=until,
         error_type={"": None, NO_TYPE: ""}.get(values["error_type"], values["error_type"]),
         on_dead=CALLS[values.choice("calls", tuple(CALLS))],
+        ids=chosen_ids(values),
     )
-    upto = values.number("upto") if values["upto"] else 10**18
+    before = values.number("upto") + 1 if values["upto"] else None
     try:
-        jobs = history.definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
+        found = search.page(connection, namespace, filter, MAX_RUNS + 1, before=before, after=0)
     except Refused as error:
-        raise Invalid(
-            "owner" if "the owner" in str(error) else "tag", sentence(str(error))
-        ) from None
-    ids = chosen_ids(values) or None
-    only = {
-        "only_dead": set(statuses) == {"dead"},
-        "only_open": {"queued", "running", "failed"}.issuperset(statuses),
-    }
-    parameters = {
-        **filter.parameters(jobs),
-        **only,
-        "namespace": namespace,
-        "ids": ids,
-        "limit": MAX_RUNS + 1,
-    }
-    rows = fetch(connection, MatchingRun, load("actions")["matching"], parameters)
-    return [row for row in rows if row.id <= upto]
+        field = "owner" if "the owner" in str(error) else "tag"
+        raise Invalid(field, sentence(str(error))) from None
+    return list(found.runs[::-1])
 
 
 def instant(values: Given, name: str, timezone: str, now: datetime | None) -> datetime | None:

@@ -10,8 +10,9 @@ from typing import Any
 import psycopg
 
 from yamlsched import durations
-from yamlsched.ask.why import TrailEntry, trail
-from yamlsched.db.query import fetch, load
+from yamlsched.ask.runs import jobs as all_jobs
+from yamlsched.ask.trail import TrailEntry, trail
+from yamlsched.db.query import load
 
 
 @dataclass(frozen=True)
@@ -28,55 +29,9 @@ class Pause:
     runs: int
 
 
-def rest_of_action(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    entry: TrailEntry,
-    since: datetime,
-    limit: int,
-    *,
-    verb: str | None = None,
-    who: str | None = None,
-    job_type: str | None = None,
-    target: str | None = None,
-) -> tuple[int, int]:
-    """Return how many entries after ``entry`` belong to its action, and the id of the last one.
-
-    They are of the same person, verb, job and reason, and not older than ``since``. At most
-    ``limit`` are examined.
-    """
-    parameters: dict[str, Any] = {
-        "namespace": namespace,
-        "verb": verb,
-        "who": who,
-        "job_type": job_type,
-    }
-    parameters |= {
-        "target": target,
-        "of_who": entry.who,
-        "of_verb": entry.verb,
-        "of_job_type": entry.job_type,
-    }
-    parameters |= {
-        "of_reason": entry.detail.get("reason"),
-        "since": since,
-        "before": entry.id,
-        "limit": limit,
-    }
-    [row] = connection.execute(load("audit")["rest_of_action"], parameters).fetchall()
-    return row.entries, row.last_id or entry.id
-
-
 def latest(connection: psycopg.Connection[Any], namespace: str, target: str) -> TrailEntry | None:
     """Return the latest action on ``target``."""
     return next(iter(trail(connection, namespace, target=target, limit=1)), None)
-
-
-def of_request(connection: psycopg.Connection[Any], request: str, limit: int) -> list[TrailEntry]:
-    """Return up to ``limit`` actions that the form ``request`` has done, in their order."""
-    return fetch(
-        connection, TrailEntry, load("audit")["of_request"], {"request": request, "limit": limit}
-    )
 
 
 def start_request(
@@ -89,18 +44,32 @@ def start_request(
     connection.execute(load("audit")["start_request"], parameters)
 
 
-def pauses(
-    connection: psycopg.Connection[Any], namespace: str, now: datetime, limit: int
-) -> list[Pause]:
-    """Return the pauses that are in effect, the latest first; of each at most ``limit`` + 1 runs
-    are counted.
-    """
-    return fetch(
-        connection,
-        Pause,
-        load("audit")["pauses"],
-        {"namespace": namespace, "now": now, "limit": limit},
-    )
+def pauses(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> list[Pause]:
+    """Return the pauses that are in effect, the latest first."""
+    jobs = [
+        job
+        for job in all_jobs(connection, namespace)
+        if job.paused_at is not None
+        and job.retired_at is None
+        and (job.paused_until is None or job.paused_until > now)
+    ]
+    values = {"namespace": namespace, "ids": [job.id for job in jobs]}
+    unfinished = connection.execute(load("history")["unfinished"], values).fetchall()
+    waiting = {row.definition_id: row.runs - row.running for row in unfinished}
+    pauses = [
+        Pause(
+            job.job_type,
+            job.timezone,
+            job.paused_at,
+            job.paused_until,
+            job.paused_by,
+            job.paused_reason,
+            job.next_slot_at,
+            waiting.get(job.id, 0),
+        )
+        for job in jobs
+    ]
+    return sorted(pauses, key=lambda pause: pause.paused_at, reverse=True)
 
 
 PAST = {
@@ -117,21 +86,14 @@ PAST = {
 RUN_VERBS, JOB_VERBS = ("retry", "cancel"), ("pause", "resume")
 """Those that can be done to many runs of a job, or to many jobs, at once."""
 SAME_ACTION = timedelta(seconds=2)
-LONG_ACTION = timedelta(minutes=2)
-READ_ENTRIES = 200
-MAX_EXAMINED = 5_000
-"""Further entries of one action on many runs that are counted."""
+READ_ENTRIES = 5_000
 
 
 @dataclass(frozen=True)
 class TrailGroup:
-    """One action: entries of the runs or jobs that it changed, the newest first, and how many
-    ``more`` there are.
-    """
+    """One action: entries of the runs or jobs that it changed, the newest first."""
 
     entries: Sequence[TrailEntry]
-    more: int = 0
-    last_id: int = 0  # of those
 
     @property
     def first(self) -> TrailEntry:
@@ -139,12 +101,12 @@ class TrailGroup:
 
     @property
     def size(self) -> int:
-        return len(self.entries) + self.more
+        return len(self.entries)
 
     @property
     def end(self) -> int:
         """The id of the oldest entry."""
-        return self.last_id or self.entries[-1].id
+        return self.entries[-1].id
 
 
 def page(
@@ -157,8 +119,8 @@ def page(
     """Return up to ``limit`` actions, newest first, and where the next page starts; None if there
     is none.
 
-    ``filters`` are those of ``trail``. An action on many runs has an entry for each: its first ones
-    are read, and the others counted.
+    ``filters`` are those of ``trail``. An action on many runs has an entry for each; if it has more
+    than ``READ_ENTRIES``, it is shown as several.
     """
     newest: list[TrailGroup] = []
     while len(newest) < limit:
@@ -167,26 +129,11 @@ def page(
         is_last = len(entries) < READ_ENTRIES
         if not is_last and len(read) > 1:
             read.pop()  # it may continue, and is read again
-        elif not is_last:
-            read = [_whole(connection, namespace, read[0], filters)]
         newest += read
         if is_last and len(newest) <= limit:
             return newest, None
         before = newest[-1].end
     return newest[:limit], newest[limit - 1].end
-
-
-def _whole(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    group: TrailGroup,
-    filters: dict[str, str | None],
-) -> TrailGroup:
-    since = group.first.at - LONG_ACTION
-    more, last_id = rest_of_action(
-        connection, namespace, group.entries[-1], since, MAX_EXAMINED, **filters
-    )
-    return TrailGroup(group.entries, more, last_id)
 
 
 def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import psycopg
 
 from yamlsched.ask.forecast import Forecast, Hour
-from yamlsched.db.query import fetch, load
+from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.text import join_words
 from yamlsched.timetable import slots
@@ -55,7 +55,11 @@ class CalendarJob(NamedTuple):
 
 def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[CalendarJob]:
     """Return the jobs of a namespace by name, without retired ones."""
-    return fetch(connection, CalendarJob, load("calendar")["jobs"], {"namespace": namespace})
+    return [
+        CalendarJob(*[getattr(row, column) for column in CalendarJob._fields])
+        for row in all_jobs(connection, namespace)
+        if row.retired_at is None
+    ]
 
 
 CHANGE_HORIZON = timedelta(days=200)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
+from typing import Any
 
 import psycopg
 
-from yamlsched.act.pause import PausableJob, pausable_jobs
-from yamlsched.act.runs import RunOutlook, retry_obstacle
-from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.act.backfill import slots_between
+from yamlsched.act.runs import RunState, retry_obstacle, run_states
+from yamlsched.db.query import load
 from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.ask.audit import sentence
 from yamlsched.runs.lifecycle import Status
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
-from yamlsched.timetable.calendars import of_rows, without_skipped
-from yamlsched.timetable.cron import parse_schedule
-from yamlsched.timetable.slots import slots
-from yamlsched.timetable.zones import zone
 
 MAX_ERROR_CHARS = 300
 
@@ -31,22 +28,20 @@ class Outlook:
     can be done.
     """
 
-    run: RunOutlook
+    run: RunState
     state: str
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     refusal: str = ""
 
 
-def find(connection: psycopg.Connection[object], namespace: str, id: int) -> RunOutlook | None:
+def find(connection: psycopg.Connection[Any], namespace: str, id: int) -> RunState | None:
     """Return a run of ``namespace``; None if there is none."""
-    rows = fetch(
-        connection, RunOutlook, load("actions")["outlook"], {"namespace": namespace, "id": id}
-    )
-    return next(iter(rows), None)
+    run = run_states(connection, [id]).get(id)
+    return run if run is not None and run.namespace == namespace else None
 
 
-def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
+def of_retry(connection: psycopg.Connection[object], run: RunState) -> Outlook:
     """Return what a retry of ``run`` leads to; of a run that has succeeded, what a
     forced one does.
     """
@@ -104,7 +99,7 @@ def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook
     return outlook
 
 
-def of_cancel(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
+def of_cancel(connection: psycopg.Connection[object], run: RunState) -> Outlook:
     """Return what cancelling ``run`` leads to."""
     outlook = Outlook(run, state(run), refusal="It is over." if run.finished_at is not None else "")
     if outlook.refusal:
@@ -132,7 +127,7 @@ def of_cancel(connection: psycopg.Connection[object], run: RunOutlook) -> Outloo
     return outlook
 
 
-def state(run: RunOutlook) -> str:
+def state(run: RunState) -> str:
     """Return the state of ``run`` as a sentence."""
     ended = f" since {_at(run, run.finished_at)}" if run.finished_at else ""
     match run.status:
@@ -155,38 +150,35 @@ def state(run: RunOutlook) -> str:
     return run.status.capitalize() + ended
 
 
-def _add_recent(connection: psycopg.Connection[object], run: RunOutlook, outlook: Outlook) -> None:
+def _add_recent(connection: psycopg.Connection[object], run: RunState, outlook: Outlook) -> None:
     latest = audit.latest(connection, run.namespace, f"run:{run.id}")
     if latest is not None:
         outlook.lines.append(f"Before: {sentence(latest, run.now)}.")
 
 
-def _paused(run: RunOutlook) -> str:
+def _paused(run: RunState) -> str:
     who = f" by {run.paused_by}" if run.paused_by else ""
     until = f" until {_at(run, run.paused_until)}" if run.paused_until else " until it is resumed"
     why = f" ({run.paused_reason})" if run.paused_reason else ""
     return f"job {run.job_type} is paused{who}{until}{why}"
 
 
-def _at(run: RunOutlook, instant: object) -> str:
+def _at(run: RunState, instant: object) -> str:
     assert hasattr(instant, "astimezone")
     return times.short_utc(instant)  # type: ignore[arg-type]
 
 
 MAX_COUNTED = 1_000
 MAX_LISTED_SLOTS = 10
-WAITING = (Status.QUEUED, Status.FAILED)
 
 
 @dataclass(frozen=True)
 class PauseOutlook:
-    """The pause that is in effect, the slots in a span, and the runs that wait.
+    """The slots in a span, and the runs that wait.
 
-    Of slots and of runs at most ``MAX_COUNTED`` + 1 are counted. ``first_slots`` are the first of
-    them.
+    Of slots at most ``MAX_COUNTED`` + 1 are counted. ``first_slots`` are the first of them.
     """
 
-    pause: PausableJob | None
     slots: int
     first_slots: Sequence[datetime]
     waiting_runs: int
@@ -194,7 +186,7 @@ class PauseOutlook:
 
 
 def read(
-    connection: psycopg.Connection[object],
+    connection: psycopg.Connection[Any],
     namespace: str,
     job: Definition,
     start: datetime,
@@ -206,18 +198,15 @@ def read(
     slots = list(
         islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1)
     )
-    [state] = pausable_jobs(connection, [job.id], None)
-    values = {"namespace": namespace, "definition": job.id, "limit": MAX_COUNTED + 1}
-    waiting, running = (
-        fetch_column(connection, load("actions")["open_ids"], {**values, "statuses": statuses})
-        for statuses in (list(WAITING), [Status.RUNNING])
-    )
+    unfinished = connection.execute(
+        load("history")["unfinished"], {"namespace": namespace, "ids": [job.id]}
+    ).fetchone()
+    runs, running = (unfinished.runs, unfinished.running) if unfinished else (0, 0)
     return PauseOutlook(
-        pause=state if state.is_paused else None,
         slots=0 if end is None else len(slots),
         first_slots=slots[:MAX_LISTED_SLOTS],
-        waiting_runs=len(waiting),
-        running_runs=len(running),
+        waiting_runs=runs - running,
+        running_runs=running,
     )
 
 
@@ -225,16 +214,13 @@ def _slots(job: Definition, start: datetime, end: datetime | None) -> Iterator[d
     if job.schedule is None or not job.enabled or job.retired_at is not None:
         return
     until = end or start.replace(year=min(start.year + 50, times.MAX_YEAR), day=1)
-    fires = without_skipped(
-        parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on)
-    )
-    for slot in slots(fires, zone(job.timezone), start, until):
+    for slot in slots_between(job, start + timedelta(microseconds=1), until):
         yield slot.at
 
 
-def words(pause: PausableJob, timezone: str) -> str:
-    """Return a pause as a clause: "by maria, until ..., because: ..."."""
-    end = pause.paused_until
+def words(job: Definition) -> str:
+    """Return the pause of a job as a clause: "by maria, until ..., because: ..."."""
+    end = job.paused_until
     until = f"until {times.short_utc(end)}" if end else "until it is resumed"
-    who = f"by {pause.paused_by}, " if pause.paused_by else ""
-    return f"{who}{until}" + (f"; reason: {pause.paused_reason}" if pause.paused_reason else "")
+    who = f"by {job.paused_by}, " if job.paused_by else ""
+    return f"{who}{until}" + (f"; reason: {job.paused_reason}" if job.paused_reason else "")

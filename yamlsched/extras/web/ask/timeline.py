@@ -5,16 +5,19 @@ has neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg import Connection
 
 from yamlsched.ask.runs import RunRow
+from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.slots import SlotAccount, accounts, state_of
-from yamlsched.ask.why import actions_on, gap_sentence, paused_by
+from yamlsched.ask.trail import actions_on, paused_by
+from yamlsched.ask.why import gap_sentence
 from yamlsched.db.query import fetch, load
+from yamlsched.runs.enqueue import PRIORITIES
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import slots
 from yamlsched.timetable.calendars import of_rows, skipped_by
@@ -41,7 +44,7 @@ class DayOfJob:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What a job is: the columns of its definition that people read."""
+    """What a job is: the columns of its definition that people read, and its followers."""
 
     id: int
     job_type: str
@@ -102,14 +105,13 @@ def day_rows(
 
 def job_facts(connection: Connection[Any], namespace: str, name: str) -> JobFacts | None:
     """Return what a job is; None if there is none of that name."""
-    return next(
-        iter(
-            fetch(
-                connection, JobFacts, load("timeline")["job"], {"namespace": namespace, "job": name}
-            )
-        ),
-        None,
-    )
+    rows = {row.job_type: row for row in all_jobs(connection, namespace)}
+    if name not in rows:
+        return None
+    followers = [row.job_type for row in rows.values() if name in row.after and not row.retired_at]
+    made = {"followers": followers, "priority": PRIORITIES[rows[name].priority - 1]}
+    columns = [field.name for field in fields(JobFacts) if field.name not in made]
+    return JobFacts(**{column: getattr(rows[name], column) for column in columns}, **made)
 
 
 SPANS = {
@@ -185,7 +187,7 @@ def timeline(
     ][-MAX_SLOTS:]
     known = accounts(connection, job, namespace, [slot.at for slot in recent], (start, end))
     actions = (
-        actions_on(connection, namespace, job)
+        actions_on(connection, namespace, job.job_type)
         if any(gap.reason == "paused" for gap in known.gaps)
         else []
     )

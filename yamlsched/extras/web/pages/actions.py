@@ -80,7 +80,7 @@ def show(visit: Visit) -> ActionsPage:
         target=f"run:{run}" if run else None,
     )
     return ActionsPage(
-        pauses=audit.pauses(visit.connection, visit.namespace, visit.now, MAX_COUNTED_RUNS),
+        pauses=audit.pauses(visit.connection, visit.namespace, visit.now),
         groups=groups,
         filter=filter,
         older=older,

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from yamlsched.ask import failures, history
-from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB, DeadHour, FailureGroup, Failures
+from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB, FailureGroup, Failures
+from yamlsched.db.query import fetch, load
 from yamlsched.errors import Refused
 from yamlsched.extras.web.pages.runs import NO_TYPE
 from yamlsched.extras.web.render import sentence
@@ -18,6 +19,21 @@ SPANS = {"24h": timedelta(hours=24), "7d": timedelta(days=7), "all": None}
 MAX_GROUPS = 150
 FILTERS = ("type", "tag", "owner")
 BY = ("job", "error", "hour")
+
+
+@dataclass(frozen=True)
+class DeadHour:
+    """The runs that died in [at, until), of how many jobs, and the job and the type of error that
+    most of them have.
+    """
+
+    at: datetime
+    until: datetime
+    runs: int
+    jobs: int
+    job_type: str
+    error_type: str
+    examined: int  # of all hours and types
 
 
 @dataclass(frozen=True)
@@ -88,9 +104,12 @@ def show(visit: Visit) -> DeadPage:
 def by_hour(
     visit: Visit, ids: Sequence[int] | None, since: datetime | None, **chosen: Any
 ) -> DeadPage:
+    """Return the page by hours: the ``MAX_FAILED`` runs that died last are read."""
     type = chosen["filter"]["type"]
     error_type = None if not type else "" if type == NO_TYPE else type
-    hours = failures.by_hour(visit.connection, visit.namespace, since, ids, error_type)
+    values = {"namespace": visit.namespace, "definitions": ids, "error_type": error_type}
+    values |= {"since": since or "-infinity", "limit": MAX_FAILED}
+    hours = fetch(visit.connection, DeadHour, load("failures")["by_hour"], values)
     found = Failures((), not hours or hours[0].examined < MAX_FAILED)
     if chosen["sort"] == "largest":
         hours.sort(key=lambda hour: -hour.runs)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from yamlsched.ask import runs
-from yamlsched.ask.runs import Durations
+from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit, finder
 
 WEEK = timedelta(days=7)
@@ -17,6 +17,26 @@ PAGE_JOBS = 50
 MIN_RUNS = 3
 """So many runs of both spans tell whether a job became slower."""
 SORTS = ("slower", "longest", "usual", "name")
+
+
+MAX_TIMED_RUNS = 20
+"""Of each job, the newest runs of a span whose durations are read."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long the successful attempts of a job took: the median, what 95 % stay within, the
+    longest, the last.
+    """
+
+    job_type: str
+    timezone: str
+    runs: int
+    usual: timedelta
+    p95: timedelta
+    longest: timedelta
+    last: timedelta
+    longest_id: int
 
 
 @dataclass(frozen=True)
@@ -32,13 +52,23 @@ class DurationsPage:
     text: str
     sort: str
     slower = 1.5  # times as long
-    max_runs = runs.MAX_TIMED_RUNS
+    max_runs = MAX_TIMED_RUNS
 
 
 def of_week(visit: Visit, jobs: Sequence[str] | None = None, ago: int = 0) -> dict[str, Durations]:
-    """Return the durations of ``jobs``, or of all, in the last week, or so many weeks ``ago``."""
+    """Return the durations of ``jobs``, or of all, in the last week, or so many weeks ``ago``. Jobs
+    without a successful run are left out.
+    """
     until = visit.now - ago * WEEK
-    return runs.durations(visit.connection, visit.namespace, until - WEEK, until, jobs)
+    values: dict[str, Any] = {
+        "namespace": visit.namespace,
+        "jobs": jobs,
+        "since": until - WEEK,
+        "until": until,
+    }
+    values["limit"] = MAX_TIMED_RUNS
+    rows = fetch(visit.connection, Durations, load("timeline")["durations"], values)
+    return {row.job_type: row for row in rows}
 
 
 def show(visit: Visit) -> DurationsPage:

@@ -13,7 +13,7 @@ import psycopg
 from yamlsched.ask import edits
 from yamlsched.ask.edits import ChangedAlike, Edit
 from yamlsched.ask.edits import edits as edits_of
-from yamlsched.ask.health import RefusedFile, refusal
+from yamlsched.ask.places import RefusedFile
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
 from yamlsched.sync.field_changes import Change, before_and_after, field_name
@@ -110,15 +110,13 @@ def _compared(connection: psycopg.Connection[Any], place: Any, may_differ: bool)
     if differs and place.used_until is not None:
         changes = changed_since(connection, place.namespace, place.used_until)
     if place.refused_at is not None:
-        why = refusal(
-            RefusedFile(
-                f"{place.host}:{place.path}",
-                len(place.errors),
-                place.refused_at,
-                place.errors[0] if place.state != "refused" else None,
-                place.state != "refused",
-            )
-        )
+        why = RefusedFile(
+            f"{place.host}:{place.path}",
+            len(place.errors),
+            place.refused_at,
+            place.errors[0] if place.state != "refused" else None,
+            place.state != "refused",
+        ).sentence
     elif place.state == "superseded":
         why = SUPERSEDED
     return ComparedPlace(place, why, differs, changes)

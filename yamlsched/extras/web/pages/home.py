@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from yamlsched import durations
-from yamlsched.ask import health, states
+from yamlsched.ask import health
 from yamlsched.ask.attention import Problem, Thresholds, problems
 from yamlsched.ask.health import Health, JobHealth
-from yamlsched.ask.runs import Durations
-from yamlsched.extras.web.pages.durations import of_week
+from yamlsched.extras.web.pages.durations import Durations, of_week
 from yamlsched.extras.web.pages.nights import Day, skipped_by_pause, strips, summary
 from yamlsched.extras.web.visit import Page, Visit, finder
 
 PAGE_JOBS = 50
 """Jobs on one page."""
-MAX_SUSPECTS = 1_000
-"""Jobs whose problems are read."""
 STATES = (
     *("stuck", "late", "dead", "failing", "held_up"),
     *("retrying", "paused", "running", "ok", "new", "ended", "disabled", "retired"),
@@ -52,7 +49,6 @@ class Home:
 
     health: Health
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
-    is_complete: bool  # or there may be more problems
     states: Counter[str]
     jobs: int  # without retired ones
     text: str
@@ -70,10 +66,8 @@ class Home:
 def show(visit: Visit) -> Home:
     text, state = visit.text("q"), visit.choice("state", STATES, "")
     thresholds = Thresholds()
-    jobs, finds = (
-        states.states(visit.connection, [visit.namespace], thresholds.within)[visit.namespace],
-        finder(text),
-    )
+    now = health.read(visit.connection, visit.namespace, thresholds.within)
+    jobs, finds = now.jobs, finder(text)
     matching = [
         job
         for job in jobs
@@ -87,21 +81,15 @@ def show(visit: Visit) -> Home:
         all_took = of_week(visit)
         matching.sort(key=lambda job: -getattr(all_took.get(job.job_type), sort, timedelta(-1)))
     listed, number, pages = visit.page_of(matching, PAGE_JOBS)
-    suspects = states.suspects(jobs)
-    ids = [*(job.id for job in listed), *suspects[:MAX_SUSPECTS]]
-    now = health.read(visit.connection, visit.namespace, thresholds.within, ids, jobs)
-    by_name = {job.job_type: job for job in now.jobs}
-    rows = [by_name[job.job_type] for job in listed]
-    took = of_week(visit, [job.job_type for job in rows])
+    took = of_week(visit, [job.job_type for job in listed])
     days = strips(
-        visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now
+        visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in listed], now.now
     )
     return Home(
         health=now,
         problems=[
             (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)
         ],
-        is_complete=len(suspects) <= MAX_SUSPECTS,
         states=Counter(job.state for job in jobs if finds(job.text)),
         jobs=sum(job.state != "retired" for job in jobs),
         text=text,
@@ -110,7 +98,7 @@ def show(visit: Visit) -> Home:
         number=number,
         pages=pages,
         sort=sort,
-        rows=[_row(visit, job, now, days[job.job_type], took.get(job.job_type)) for job in rows],
+        rows=[_row(visit, job, now, days[job.job_type], took.get(job.job_type)) for job in listed],
     )
 
 

@@ -13,16 +13,15 @@ from yamlsched.ask import edits, health, search
 from yamlsched.ask.attention import Problem, Thresholds, problems
 from yamlsched.ask.edits import Edit
 from yamlsched.ask.health import JobHealth
-from yamlsched.ask.runs import Durations
 from yamlsched.ask.slots import SlotAccount
-from yamlsched.ask.why import TrailEntry, trail
+from yamlsched.ask.trail import TrailEntry, trail
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.ask import timeline as operations
 from yamlsched.extras.web.ask.timeline import JobFacts, Timeline, TimelineGap
 from yamlsched.extras.web.charts import timeline as charts
 from yamlsched.extras.web.charts.timeline import Chart
 from yamlsched.extras.web.pages.actions import details as details_of
-from yamlsched.extras.web.pages.durations import of_week
+from yamlsched.extras.web.pages.durations import Durations, of_week
 from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import NotFound, Page, Visit
 from yamlsched.sync import definitions

@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from yamlsched.ask import attention
-from yamlsched.ask.attention import NamespaceHealth, Thresholds
+from yamlsched.ask.attention import Thresholds
+from yamlsched.ask.namespaces import NamespaceHealth, read_all
 from yamlsched.extras.web.visit import NotFound, Page, Visit, finder
 
 PAGE_NAMESPACES = 100
 """Namespaces on one page."""
-MAX_SUSPECTS = 1_000
-"""Jobs whose problems are counted."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def show(visit: Visit) -> Namespaces:
             "It was started with --namespace, or no namespace has jobs.",
         )
     text = visit.text("q")
-    in_use, others = attention.read_all(visit.connection, Thresholds(), MAX_SUSPECTS)
+    in_use, others = read_all(visit.connection, Thresholds())
     finds = finder(text)
     matching = [namespace for namespace in in_use if finds(namespace.health.namespace)]
     listed, number, pages = visit.page_of(matching, PAGE_NAMESPACES)

@@ -12,7 +12,6 @@ from psycopg import Connection
 
 from yamlsched import durations
 from yamlsched.ask import failures
-from yamlsched.ask.runs import JobSummary
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.ask import timeline
@@ -67,16 +66,24 @@ class LatestRun(NamedTuple):
     job_type: str
     id: int
     status: str
-    retried: bool
+    attempts: int
+    started_at: datetime | None
     finished_at: datetime
-    took: timedelta | None
     error_type: str | None
     last_error: str | None
 
     @property
     def state(self) -> str:
         """The state of a day with this run alone."""
-        return "retried" if self.retried else "ok" if self.status == "succeeded" else self.status
+        if self.status != "succeeded":
+            return self.status
+        return "retried" if self.attempts > 1 else "ok"
+
+    @property
+    def took(self) -> timedelta | None:
+        if self.started_at is None or self.status == "cancelled":
+            return None
+        return self.finished_at - self.started_at
 
     @property
     def error(self) -> str:
@@ -181,7 +188,7 @@ class Nights:
     that were read.
     """
 
-    rows: Sequence[tuple[JobSummary, Sequence[Mark]]]
+    rows: Sequence[tuple[Any, Sequence[Mark]]]
     heads: Sequence[str]  # of the columns
     dead: Counter[str]
     query: dict[str, str]
@@ -224,7 +231,7 @@ def show(visit: Visit) -> Nights:
     return Nights(rows, heads, dead, query, len(jobs), number, pages)
 
 
-def _nights(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
+def _nights(visit: Visit, jobs: Sequence[Any]) -> dict[str, list[Mark]]:
     zones = [(job.job_type, job.timezone) for job in jobs]
     days = strips(visit.connection, visit.namespace, zones, visit.now, NIGHTS)
     return {
@@ -240,7 +247,7 @@ def _nights(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
     }
 
 
-def _runs(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
+def _runs(visit: Visit, jobs: Sequence[Any]) -> dict[str, list[Mark]]:
     latest = latest_runs(visit.connection, visit.namespace, [job.job_type for job in jobs], NIGHTS)
     marks = {}
     for name, runs in latest.items():

@@ -16,8 +16,9 @@ from yamlsched.ask import report
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.report import REASON_ORDER, Report
 from yamlsched.ask.report_document import document
-from yamlsched.ask.why import REASONS, TrailEntry, paused_by, trail
-from yamlsched.db.query import load
+from yamlsched.ask.runs import jobs as all_jobs
+from yamlsched.ask.trail import TrailEntry, paused_by, trail
+from yamlsched.ask.why import REASONS
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import Page, Visit
@@ -30,8 +31,6 @@ from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.times import parse, resolve, short_utc
 from yamlsched.timetable.zones import zone, zone_or_utc
 
-MAX_JOBS = 1_000
-"""Jobs whose slots no sync has recorded that are read."""
 MAX_ACTIONS = 1_000
 """The latest pauses, and the latest ends of pauses, among which those of the span are looked for.
 """
@@ -108,11 +107,14 @@ def _unaccounted(
     connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
 ) -> Iterator[NotRun]:
     """Yield the slots of the span that no sync has recorded."""
-    parameters = {"namespace": namespace, "until": until, "limit": MAX_JOBS}
-    jobs = connection.execute(load("report")["unaccounted"], parameters).fetchall()
-    environment = hosts.environment_in_use(connection, namespace) if jobs else ""
-    for job in jobs:
-        start = max(since - report.MICROSECOND, job.accounted_to)
+    environment = hosts.environment_in_use(connection, namespace)
+    for job in all_jobs(connection, namespace):
+        is_due = job.next_slot_at is not None and job.next_slot_at < until
+        is_off = not job.enabled or job.paused_at is not None
+        if job.retired_at is not None or job.schedule is None or not (is_due or is_off):
+            continue
+        accounted_to = max(job.effective_from, job.last_slot_at or job.effective_from)
+        start = max(since - report.MICROSECOND, accounted_to)
         try:
             part = slots.span(
                 parse_schedule(job.schedule), zone(job.timezone), start, until - report.MICROSECOND

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 
 from yamlsched.ask import failures, history, search
 from yamlsched.ask.failures import FailureGroup
-from yamlsched.ask.runs import Durations, RunRow, jobs, took
+from yamlsched.ask.runs import RunRow, jobs, took
 from yamlsched.ask.search import Filter, RunPage
 from yamlsched.errors import Refused
-from yamlsched.extras.web.pages.durations import of_week
+from yamlsched.extras.web.pages.durations import Durations, of_week
 from yamlsched.extras.web.pages.job import unknown_job
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import BadRequest, Page, SeeOther, Visit
