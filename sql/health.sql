@@ -14,8 +14,8 @@ left join lateral (
 -- name: jobs
 -- Jobs as the view shows them, and the runs of each that died recently. Calls of on_dead are
 -- counted by themselves. An index is searched for an instant that is computed once:
--- clock_timestamp() would be called for each entry, of the whole history. The columns have the order
--- of JobHealth. After them, the calendars of the job.
+-- clock_timestamp() would be called for each entry, of the whole history. The columns have the
+-- order of JobHealth. After them, the calendars of the job.
 select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled,
        h.retired_at, h.paused, h.paused_at, h.paused_until, h.paused_by, h.paused_reason,
        h.next_slot_at, h.last_slot_at, h.effective_from,

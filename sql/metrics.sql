@@ -1,8 +1,8 @@
 -- What `metrics` reads besides the health of a namespace.
 
 -- name: jobs
--- What the health of a job does not have: how many dead runs retention has not pruned, without calls
--- of on_dead, and since when its oldest run has waited for other jobs.
+-- What the health of a job does not have: how many dead runs retention has not pruned, without
+-- calls of on_dead, and since when its oldest run has waited for other jobs.
 select d.job_type,
        (select count(*) from yamlsched.dead_runs r
         where r.definition_id = d.id and not r.is_call) as dead,
@@ -20,8 +20,8 @@ where n.namespace = %(namespace)s;
 -- Runs that ended within the hour before `now`, by job, status and bucket: the number of bounds
 -- that the duration of the latest attempt exceeds. Instants are whole microseconds; subtracting
 -- half of one puts a duration equal to a bound into the bucket below it. Calls of on_dead are
--- counted by themselves. `now` is given, so that the planner sees that an hour is a small part of the
--- history.
+-- counted by themselves. `now` is given, so that the planner sees that an hour is a small part of
+-- the history.
 select e.job_type, e.status, e.is_call, width_bucket(e.took - 0.0000005,
     %(bounds)s::float8[]) as bucket,
        count(*) as runs, sum(e.took) as seconds

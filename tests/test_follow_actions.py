@@ -15,7 +15,8 @@ from support.rows import a_job
 from support.schedules import HOUR, MINUTE, a_file, at, gaps, prune, sync_by_hand
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
-from yamlsched.ask import report, report_document, search, why
+from yamlsched.ask import report, report_document, search
+from yamlsched.ask.gaps import gap_sentence
 from yamlsched.extras.web.ask.timeline import job_facts
 from yamlsched.handler.run import UpstreamRun
 from yamlsched.runs.lifecycle import Outcome, Status
@@ -387,7 +388,7 @@ def test_why_says_that_a_superseded_slot_waited_for_a_run_that_died(world: World
 
     run = world.id("extract 02:00")
     assert (gap.reason, gap.detail) == ("superseded", f"extract:{run}")
-    assert why.gap_sentence(gap).startswith(
+    assert gap_sentence(gap).startswith(
         f"skipped (superseded): it waited for extract, whose run {run} died or was cancelled, until a newer slot took"
     )
 

@@ -15,7 +15,7 @@ import yamlsched
 from support.rows import a_job, a_run
 from support.rows import row as run_row
 from support.schedules import HOUR, a_file, at, sync_by_hand
-from yamlsched.act import runs as actions
+from yamlsched.act import enqueue as actions
 from yamlsched.ask import runs as history
 from yamlsched.ask import search
 from yamlsched.cli import cli

@@ -20,6 +20,7 @@ from support.command_line import command_line
 from support.database import code_of_doctor
 from support.rows import a_job, a_place, a_run, value
 from yamlsched import db as store
+from yamlsched.act import enqueue as act_enqueue
 from yamlsched.act import pause as pausing
 from yamlsched.act import prune as retention
 from yamlsched.act import runs as actions
@@ -147,7 +148,7 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
         assert actions.cancel(granted, [running], "ann")[0].changed
         assert pausing.pause(granted, "default", [job], "ann")[0].changed
         assert pausing.resume(granted, "default", [job], "ann")[0].changed
-        assert actions.enqueue(
+        assert act_enqueue.enqueue(
             granted, "default", "purge", {}, key=None, at=None, who="ann"
         ).created
         assert retention.housekeep(granted, "default", 60).runs == 1
@@ -370,7 +371,7 @@ def test_a_login_that_migrated_by_itself_becomes_a_member_only_by_a_grant_of_the
         with store.connect(dsn) as app:
             assert doctor_server.privileges(app).level == "ok"
             a_job(app)
-            assert actions.enqueue(
+            assert act_enqueue.enqueue(
                 app, "default", "purge", {}, key=None, at=None, who="ann"
             ).created
             app.execute("alter table yamlsched.job_runs add column later integer")

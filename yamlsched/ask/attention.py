@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from yamlsched import durations
-from yamlsched.ask.health import LAST, MAX_NAMES, Health, JobHealth, by_run
+from yamlsched.ask.health import LAST, Health, JobHealth
+from yamlsched.ask.queues import MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, error_text

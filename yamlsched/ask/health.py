@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,12 +19,12 @@ from yamlsched.ask.places import (
     UnstartableJob,
     cannot_start,
 )
+from yamlsched.ask.queues import HeldUp, QueueHealth, UnservedQueue
 from yamlsched.ask.runs import StoredRun
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
-from yamlsched.runs.lifecycle import Status, error_text, one_line
-from yamlsched.text import join_first
+from yamlsched.runs.lifecycle import Status, error_text
 from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.slots import next_slot
@@ -35,43 +35,7 @@ Row = TypeVar("Row")
 MAX_EFFECTS_IN_DOUBT = 100
 """Effects in doubt that are read, of which all are counted, and jobs that hosts cannot start."""
 LAST = datetime.max.replace(tzinfo=UTC)
-MAX_NAMES = 3
 HEALTHY_STATES = ("ok", "running", "new", "ended")
-
-
-class HeldUp(NamedTuple):
-    """Runs of a job that wait, directly or through others, for a run that is dead or cancelled."""
-
-    job_type: str
-    upstream: str
-    run_id: int
-    status: str
-    ended_at: datetime
-    runs: int
-
-    def because(self, now: datetime) -> str:
-        """Return what holds the job up: "extract: run 118 died 2h ago"."""
-        ended = "died" if self.status == "dead" else "was cancelled"
-        return f"{self.upstream}: run {self.run_id} {ended} {between(self.ended_at, now)} ago"
-
-
-def by_run(held_up: Iterable[HeldUp]) -> list[list[HeldUp]]:
-    """Return the jobs that each dead or cancelled run holds up."""
-    of_run: defaultdict[int, list[HeldUp]] = defaultdict(list)
-    for each in held_up:
-        of_run[each.run_id].append(each)
-    return list(of_run.values())
-
-
-def held_up_in_words(held_up: Sequence[HeldUp], now: datetime) -> str:
-    """Return which jobs one run holds up: "load, report (5 runs) by extract: run 118
-    died 2h ago".
-    """
-    names = [
-        each.job_type if each.runs == 1 else f"{each.job_type} ({each.runs} runs)"
-        for each in held_up
-    ]
-    return f"{join_first(names, MAX_NAMES)} by {held_up[0].because(now)}"
 
 
 class JobHealth(NamedTuple):
@@ -176,51 +140,6 @@ class WorkerHost:
     host: str
     running: int
     seen_at: datetime
-
-
-class QueueHealth(NamedTuple):
-    """How much there is to do in a queue, and who does it: see the view queue_load.
-
-    ``due`` and ``executing`` are counted to some thousands. ``failed_starts`` counts those in a
-    row, and ``error`` is that of the latest one.
-    """
-
-    queue: str
-    due: int
-    executing: int
-    oldest_due_at: datetime | None
-    live: int
-    starting: int
-    leaving: int
-    failed_starts: int
-    next_start_at: datetime | None
-    error: str | None
-
-    @property
-    def starts_in_words(self) -> str:
-        """How many starts of workers have failed in a row, and why; "" if none has."""
-        if not self.failed_starts:
-            return ""
-        starts = "1 start" if self.failed_starts == 1 else f"{self.failed_starts} starts"
-        error = f": {one_line(self.error)}" if self.error else ""
-        return f"queue {self.queue}: {starts} of workers failed in a row{error}"
-
-
-class UnservedQueue(NamedTuple):
-    """A queue of enabled jobs that nobody serves, and who did last, if it is known."""
-
-    queue: str
-    served_by: str | None  # host:path
-    served_at: datetime | None
-    is_on_demand: bool  # its workers are there only while runs wait
-
-    def in_words(self, now: datetime) -> str:
-        if self.served_at is None:
-            return f"no worker serves queue {self.queue}"
-        return (
-            f"no worker has served queue {self.queue} for {between(self.served_at, now)};"
-            f" {self.served_by} served it last"
-        )
 
 
 @dataclass(frozen=True)
@@ -386,18 +305,6 @@ LISTS: dict[str, Callable[..., Any]] = {
     "unwritten": UnwrittenJob,
 }
 """The fields of ``Health`` that are lists, by the statement that returns their rows."""
-
-
-def queue_loads(connection: psycopg.Connection[Any], namespace: str) -> list[QueueHealth]:
-    """Return the queues of a namespace."""
-    sql, parameters = load("health")["queues"], {"namespaces": [namespace]}
-    return fetch_grouped(connection, QueueHealth, sql, parameters)[namespace]
-
-
-def unserved_queues(connection: psycopg.Connection[Any], namespace: str) -> list[UnservedQueue]:
-    """Return the queues of jobs that nobody serves."""
-    sql, parameters = load("health")["unserved"], {"namespaces": [namespace]}
-    return fetch_grouped(connection, UnservedQueue, sql, parameters)[namespace]
 
 
 def read(

@@ -1,4 +1,4 @@
-"""What places have: which version of schedules.yaml, errors in it, and jobs that they cannot start."""
+"""What places have: a version of schedules.yaml, errors in it, and jobs that they cannot start."""
 
 from __future__ import annotations
 

@@ -14,59 +14,25 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.ask import attention, failures, health
+from yamlsched.ask import attention, failures, gaps, health
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
-from yamlsched.ask.health import DoubtfulEffect, HeldUp, JobHealth
-from yamlsched.ask.why import REASONS
+from yamlsched.ask.gaps import Skipped
+from yamlsched.ask.health import DoubtfulEffect, JobHealth
+from yamlsched.ask.queues import HeldUp
 from yamlsched.db import query
 from yamlsched.durations import approximate
-from yamlsched.errors import CronError, ScheduleError
-from yamlsched.timetable import slots
-from yamlsched.timetable.cron import parse_schedule
-from yamlsched.timetable.zones import zone
 
 MAX_RUNS, MIN_OF_JOB = 30_000, 3
 """Runs that are read in all, shared among the jobs; and how many of one job may be read at least.
 """
-MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
-REASON_ORDER = (
-    "late",
-    "upstream",
-    "key_taken",
-    "overlap",
-    "superseded",
-    "calendar",
-    "paused",
-    "disabled",
-    "retired",
-)
-MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)
+DAY = timedelta(days=1)
 OWN_KINDS = ("dead", "in_doubt", "skipped")
 """The kinds of problems of which the report has its own: those of its span."""
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """Slots of a job that were skipped for one reason, or recorded as skipped, in the span.
-
-    The instants are those of slots, or the ends of the span.
-    """
-
-    job_type: str
-    timezone: str
-    reason: str
-    slots: int
-    first_at: datetime
-    last_at: datetime
-
-    @property
-    def why(self) -> str:
-        return REASONS[self.reason]
 
 
 @dataclass(frozen=True)
@@ -106,21 +72,6 @@ class EndedOfJob(NamedTuple):
     longest_ended_at: datetime | None
     peak: int | None  # bytes of memory, of the latest attempt of a run
     peak_id: int | None
-
-
-class GapOfJob(NamedTuple):
-    """A gap of a job, which has ``schedule`` now."""
-
-    job_type: str
-    timezone: str
-    schedule: str | None
-    reason: str
-    first_slot: datetime
-    last_slot: datetime
-    slots: int
-    recorded_at: datetime
-    detail: str | None
-    is_new: bool  # recorded within the span
 
 
 @dataclass(frozen=True)
@@ -221,7 +172,7 @@ def read(
     end = now.now if until is None else min(until, now.now)
     values: dict[str, Any] = {"namespace": namespace, "since": since, "until": end}
     ended, of_job = _ended(connection, values, len(now.jobs))
-    skipped = _skipped(read_gaps(connection, namespace, since, end), since, end)
+    skipped = gaps.skipped(gaps.read_gaps(connection, namespace, since, end), since, end)
     failed = failures.groups(connection, namespace, since, end)
     values |= {"now": now.now, "of_job": of_job, "is_past": not is_current}
     late = query.fetch(connection, LateRuns, sql["late"], values)
@@ -324,14 +275,6 @@ def _largest(
     ]
 
 
-def read_gaps(
-    connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
-) -> list[GapOfJob]:
-    """Return the gaps of each job that overlap [since, until), or were recorded in it."""
-    parameters = {"namespace": namespace, "since": since, "until": until, "of_job": MAX_GAPS_OF_JOB}
-    return query.fetch(connection, GapOfJob, query.load("report")["skipped"], parameters)
-
-
 def _ended(
     connection: psycopg.Connection[Any], scope: dict[str, Any], jobs: int
 ) -> tuple[list[EndedOfJob], int]:
@@ -378,44 +321,3 @@ def _dead_by_type(failed: Failures) -> list[DeadOfType]:
             runs[group.error_type] += group.dead
             jobs[group.error_type].add(group.job_type)
     return [DeadOfType(name, number, len(jobs[name])) for name, number in runs.most_common()]
-
-
-def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[Skipped]:
-    """Return the gaps by job and reason, unintended ones first, and the largest."""
-    totals: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
-    for gap in gaps:
-        job, timezone, _, reason, first, last, number, _, _, is_new = gap
-        if not is_new and (first < since or last >= until):
-            part = within_span(gap, since, until)
-            if part is None:
-                continue
-            number, first, last = part
-        known = totals.get((job, timezone, reason))
-        if known is not None:
-            number, first, last = number + known[0], min(first, known[1]), max(last, known[2])
-        totals[job, timezone, reason] = number, first, last
-    rank = {reason: nth for nth, reason in enumerate(REASON_ORDER)}
-    worst_first = sorted(totals, key=lambda key: (rank[key[2]], -totals[key][0], key[0]))
-    return [Skipped(*key, *totals[key]) for key in worst_first]
-
-
-def within_span(
-    gap: GapOfJob, since: datetime, until: datetime
-) -> tuple[int, datetime, datetime] | None:
-    """Return the number of slots of a gap within the span, the first and the last one; None if
-    there is none.
-
-    Those of a gap that extends beyond the span are counted by the job's cron. If that was changed,
-    all count.
-    """
-    first, last = max(gap.first_slot, since), min(gap.last_slot, until - MICROSECOND)
-    if (first, last) == (gap.first_slot, gap.last_slot):
-        return gap.slots, first, last
-
-    try:
-        span = slots.span(
-            parse_schedule(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last
-        )
-    except (CronError, ScheduleError):
-        return gap.slots, first, last
-    return (min(span.count, gap.slots), span.first, span.last) if span else None

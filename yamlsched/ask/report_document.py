@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from yamlsched import durations
 from yamlsched.ask import edits, failures
-from yamlsched.ask.health import by_run, held_up_in_words
+from yamlsched.ask.queues import by_run, held_up_in_words
 from yamlsched.ask.report import Report
 from yamlsched.show.document import Document, Facts, Problems, Section, and_more
 from yamlsched.text import join_first, show_bytes, truncate

@@ -14,6 +14,7 @@ from psycopg import Connection
 from yamlsched import durations
 from yamlsched.ask import edits, runs
 from yamlsched.ask.edits import InUse
+from yamlsched.ask.gaps import REASONS, gap_sentence
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.slots import Accounts, SlotAccount, accounts
 from yamlsched.ask.trail import TrailEntry, actions_on, paused_by
@@ -31,19 +32,6 @@ from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.times import bounds, local_time, short_utc
 from yamlsched.timetable.zones import zone
 
-REASONS = {
-    "retired": "the job was not in schedules.yaml then",
-    "disabled": "schedules.yaml, or its environments, disabled the job then",
-    "paused": "an operator had paused the job",
-    "late": "it was too old when its run could have started",
-    "calendar": "its date is skipped",
-    "superseded": (
-        "several slots were due at once, and catchup: latest runs the newest of them only"
-    ),
-    "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
-    "upstream": "a job that it follows has not succeeded, or had no run to wait for",
-    "key_taken": "its key was already used, by another slot or another run",
-}
 SEARCH_SPAN = timedelta(days=366 * 8)
 """How far back to look for a slot: 29 February may be eight years away."""
 MAX_SLOTS_OF_DAY = 50
@@ -287,28 +275,6 @@ def _run(run: RunRow, now: datetime) -> str:
     if run.last_error:
         text += f"; last error: {error_text(run.error_type, run.last_error)}"
     return text
-
-
-def gap_sentence(gap: Any, pause: str = "") -> str:
-    """Return why the slots of a gap were skipped; ``gap`` has the columns of skipped_slots.
-
-    ``pause`` says who paused the job, as ``paused_by`` does.
-    """
-    if gap.slots == 1:
-        span = ""
-    else:
-        first, last = short_utc(gap.first_slot), short_utc(gap.last_slot)
-        span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
-    what, _, run = (gap.detail or "").partition(":")
-    why = (pause or REASONS[gap.reason]) + (
-        f" ({what}, run {run})" if run else f" ({what})" if what else ""
-    )
-    if what and gap.reason == "superseded":
-        why = (
-            f"it waited for {what}, whose run {run} died or was cancelled, until a newer slot took"
-            " its place"
-        )
-    return f"skipped ({gap.reason}): {why}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 
 def _unaccounted(

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from yamlsched.act import payloads, runs
+from yamlsched.act.enqueue import EnqueueResult, enqueue
 from yamlsched.ask import history
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb, verb
@@ -106,7 +107,7 @@ def command(
     with settings.connect_in() as (connection, namespace):
         is_own = history.is_own_file(connection, namespace, settings.file)
         payloads.check(settings.file, namespace, job, arguments or {}, paths, is_own)
-        result = runs.enqueue(
+        result = enqueue(
             connection,
             namespace,
             job,
@@ -125,7 +126,7 @@ def command(
     return 0
 
 
-def _in_words(result: runs.EnqueueResult, key: str | None, is_at: bool) -> str:
+def _in_words(result: EnqueueResult, key: str | None, is_at: bool) -> str:
     if result.pruned_at is not None:
         return (
             f'nothing created: key "{key}" was used by run {result.run_id}, which was pruned on '

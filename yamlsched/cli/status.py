@@ -11,17 +11,10 @@ from yamlsched.ask import attention, failures, health
 from yamlsched.ask.attention import Problem
 from yamlsched.ask.edits import label
 from yamlsched.ask.failures import Failures
-from yamlsched.ask.health import (
-    HEALTHY_STATES,
-    Health,
-    JobHealth,
-    QueueHealth,
-    by_run,
-    held_up_in_words,
-    note,
-)
+from yamlsched.ask.health import HEALTHY_STATES, Health, JobHealth, note
 from yamlsched.ask.namespaces import summary
 from yamlsched.ask.places import cannot_start
+from yamlsched.ask.queues import QueueHealth, by_run, held_up_in_words
 from yamlsched.ask.runs import namespaces
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import FORMATS, Settings, verb

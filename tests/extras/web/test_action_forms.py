@@ -742,9 +742,7 @@ def test_the_trail_of_another_namespace_is_not_shown(page: TestClient, db: Db) -
     assert "jonas" not in page.get("/actions").text
 
 
-@pytest.mark.parametrize(
-    "filters", [{}, {"verb": "pause"}, {"who": "nobody"}, {"job_type": "x"}, {"target": "run:7"}]
-)
+@pytest.mark.parametrize("filters", [{}, {"target": "run:7"}])
 def test_no_page_of_the_trail_reads_more_than_it_shows(db: Db, filters: dict[str, str]) -> None:
     # given many actions, of which few match
     db.execute(

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import psycopg
 
 from yamlsched.ask import health
-from yamlsched.ask.health import Health, JobHealth, QueueHealth, WorkerHost
+from yamlsched.ask.health import Health, JobHealth, WorkerHost
+from yamlsched.ask.queues import QueueHealth
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.text import escape_control

@@ -6,7 +6,8 @@ import json
 from datetime import datetime
 from typing import Any
 
-from yamlsched.act import payloads, runs
+from yamlsched.act import enqueue as act_enqueue
+from yamlsched.act import payloads
 from yamlsched.act.payloads import Taken
 from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
@@ -132,7 +133,7 @@ def perform(doing: Doing, values: Given) -> Redirect:
     at = values.instant("instant")
     with doing.transaction() as connection:
         job = flow.job_for(connection, doing.namespace, values["job"])
-        run = runs.enqueue(
+        run = act_enqueue.enqueue(
             connection,
             doing.namespace,
             job.job_type,
@@ -180,7 +181,7 @@ def _due(visit: Visit, values: Given, job: Definition) -> tuple[datetime | None,
     if (at := values.time("at")) is None:
         return None, ""
     try:
-        run_at, due = runs.due_at(at, zone(job.timezone), visit.now)
+        run_at, due = act_enqueue.due_at(at, zone(job.timezone), visit.now)
         enqueue.make_batch(job.job_type, [{}], [None], run_at)
     except (ValueError, Refused) as error:
         raise Invalid("at", sentence(str(error))) from None

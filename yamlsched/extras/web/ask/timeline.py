@@ -11,11 +11,11 @@ from typing import Any
 
 from psycopg import Connection
 
+from yamlsched.ask.gaps import gap_sentence
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.slots import SlotAccount, accounts, state_of
 from yamlsched.ask.trail import actions_on, paused_by
-from yamlsched.ask.why import gap_sentence
 from yamlsched.db.query import fetch, load
 from yamlsched.runs.enqueue import PRIORITIES
 from yamlsched.sync.definitions import Definition

@@ -12,13 +12,13 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.ask import report
+from yamlsched.ask import gaps, report
 from yamlsched.ask.attention import Problem, Thresholds
-from yamlsched.ask.report import REASON_ORDER, Report
+from yamlsched.ask.gaps import REASON_ORDER, REASONS
+from yamlsched.ask.report import Report
 from yamlsched.ask.report_document import document
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.trail import TrailEntry, paused_by, trail
-from yamlsched.ask.why import REASONS
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import Page, Visit
@@ -77,17 +77,14 @@ def _recorded(
     connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
 ) -> Iterator[NotRun]:
     """Yield the gaps that overlap the span."""
-    gaps = [
-        gap
-        for gap in report.read_gaps(connection, namespace, since, until)
-        if gap.last_slot >= since
-    ]
+    recorded = gaps.read_gaps(connection, namespace, since, until)
+    overlapping = [gap for gap in recorded if gap.last_slot >= since]
     actions: defaultdict[str, list[TrailEntry]] = defaultdict(list)
-    if any(gap.reason == "paused" for gap in gaps):
+    if any(gap.reason == "paused" for gap in overlapping):
         for entry in _pauses(connection, namespace):
             actions[entry.target].append(entry)
-    for gap in gaps:
-        part = report.within_span(gap, since, until)
+    for gap in overlapping:
+        part = gaps.within_span(gap, since, until)
         if part is not None:
             what, _, run = (gap.detail or "").partition(":")
             detail = f" ({what}, run {run})" if run else f" ({what})" if what else ""
@@ -114,10 +111,10 @@ def _unaccounted(
         if job.retired_at is not None or job.schedule is None or not (is_due or is_off):
             continue
         accounted_to = max(job.effective_from, job.last_slot_at or job.effective_from)
-        start = max(since - report.MICROSECOND, accounted_to)
+        start = max(since - gaps.MICROSECOND, accounted_to)
         try:
             part = slots.span(
-                parse_schedule(job.schedule), zone(job.timezone), start, until - report.MICROSECOND
+                parse_schedule(job.schedule), zone(job.timezone), start, until - gaps.MICROSECOND
             )
         except (CronError, ScheduleError):
             continue

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from yamlsched.ask.health import QueueHealth, queue_loads, unserved_queues
+from yamlsched.ask.queues import QueueHealth, queue_loads, unserved_queues
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
 
