@@ -7,8 +7,8 @@
 -- lease is lost. Without a state the key was not available and is free now: it was released, or
 -- another claimed it, while this statement waited. The next claim sees which. effect.key, which a
 -- provider gets, is a UUID (version 8) made of the database's identity, the namespace, the key, and
--- for an effect of one run also when the run was created, because a failover or a restore may lose a
--- run and use its id again. A business key goes without: it must mean the same for every run.
+-- for an effect of one run also when the run was created, because a failover or a restore may lose
+-- a run and use its id again. A business key goes without: it must mean the same for every run.
 with ours as materialized (
     select r.id, encode(sha256(convert_to(
                concat_ws(':', (select i.identity from yamlsched.database_identity i),

@@ -1321,8 +1321,8 @@ as $$
 $$;
 
 -- Runs no longer wait at edited gates at which they do not stand any more. A run that another
--- session has locked is skipped, because that session may wait for the gate, which stays marked: the
--- sweep continues with it.
+-- session has locked is skipped, because that session may wait for the gate. The gate stays marked,
+-- and the sweep continues with it.
 create function yamlsched.continue_edits(of_namespace text, now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -1773,7 +1773,8 @@ select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.sche
        r.queue, r.unreleased, r.begun_at, r.late_at, r.is_call
 from (select * from yamlsched.job_runs a where a.finished_at is null and a.blocked_on is null
       union all
-      select * from yamlsched.job_runs b where b.finished_at is null and b.blocked_on is not null) r;
+      select * from yamlsched.job_runs b
+      where b.finished_at is null and b.blocked_on is not null) r;
 
 -- Figures
 
@@ -1872,8 +1873,8 @@ cross join lateral yamlsched.late(
     open.late_at, d.after = '{}' and d.overlap = 'wait' and open.slot_run_id is not null,
     open.slot) l;
 
--- One row per job: its state in one word; if several apply, the most severe. Calls of on_dead do not
--- count for the job's own health.
+-- One row per job: its state in one word; if several apply, the most severe. Calls of on_dead do
+-- not count for the job's own health.
 create view yamlsched.job_states as
 select q.namespace, q.job_type, q.definition_id,
        case when q.retired_at is not null then 'retired'
@@ -2285,8 +2286,8 @@ as $$
     left join lateral jsonb_to_record(e.entry) as f (seen_at timestamptz, until timestamptz) on true
 $$;
 
--- Write the row of a place, which was `place` before and ticked then. What was refused is noted until
--- the file is valid.
+-- Write the row of a place, which was `place` before and ticked then. What was refused is noted
+-- until the file is valid.
 create function yamlsched.put_place(
     tick yamlsched.hosts, place yamlsched.hosts, is_valid boolean, by_hand boolean,
     ticked_at timestamptz, now timestamptz) returns void

@@ -37,7 +37,8 @@ returning w.queue;
 -- name: latest
 -- Workers: those that are there first, then the latest.
 select w.id, w.queue, w.host, w.path, w.revision, w.requested_at, w.start_by, w.reported_at,
-       w.seen_at, w.leaving_at, w.ended_at, w.runs, w.error
+       w.seen_at, w.leaving_at, w.ended_at, w.runs,
+       w.error
 from yamlsched.workers w
 where w.namespace = %(namespace)s
 order by w.ended_at is not null, coalesce(w.seen_at, w.requested_at) desc, w.id, w.queue
