@@ -171,6 +171,7 @@ def perform(
     """Yield the effect ``name``, claimed before the block and recorded after it. See
     ``Run.once``.
     """
+    run.require_uncommitted("use run.once()")
     _check_options(name, in_doubt, release_on)
     backend, state = run.backend, run.state
     key = effect_key(backend.run_id, name, scope)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -16,7 +16,6 @@ from contextlib import (
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import psycopg
@@ -47,17 +46,11 @@ class Block(Generic[S, A]):
         self,
         name: str,
         backend: Backend,
-        create: Callable[[], AbstractContextManager[S]],
-        create_async: Callable[[], AbstractAsyncContextManager[A]],
+        block: AbstractContextManager[S],
+        async_block: AbstractAsyncContextManager[A],
     ) -> None:
-        self._name, self._backend, self._create, self._create_async = (
-            name,
-            backend,
-            create,
-            create_async,
-        )
-        self._entered: AbstractContextManager[S] | None = None
-        self._entered_async: AbstractAsyncContextManager[A] | None = None
+        self._name, self._backend = name, backend
+        self._block, self._async_block = block, async_block
 
     def __enter__(self) -> S:
         if self._backend.is_shared:
@@ -65,30 +58,16 @@ class Block(Generic[S, A]):
                 f"with {self._name}: would block the other runs of this process: write async with"
                 f" {self._name}:"
             )
-        self._entered = self._create()
-        return self._entered.__enter__()
+        return self._block.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        assert self._entered is not None
-        return self._entered.__exit__(kind, error, traceback)
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._block.__exit__(*error)
 
     async def __aenter__(self) -> A:
-        self._entered_async = self._create_async()
-        return await self._entered_async.__aenter__()
+        return await self._async_block.__aenter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        assert self._entered_async is not None
-        return await self._entered_async.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._async_block.__aexit__(*error)
 
 
 class AwaitableResult:
@@ -268,7 +247,7 @@ class Run:
         """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See
         ``enqueue``.
         """
-        self._require_uncommitted("enqueue")
+        self.require_uncommitted("enqueue")
         batch, enqueued = (
             client.make_batch(job, payloads, keys, run_at, delay, priority),
             self.state.enqueued,
@@ -295,7 +274,8 @@ class Run:
 
         In an ``async def``, ``async with`` yields an asynchronous connection.
         """
-        return Block("run.transaction()", self.backend, self._transaction, self._async_transaction)
+        block, async_block = self._transaction(), self._async_transaction()
+        return Block("run.transaction()", self.backend, block, async_block)
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -334,7 +314,7 @@ class Run:
         before. Use it once per attempt, and neither ``once`` nor ``enqueue`` after it. Raises
         LeaseLost, so that your transaction is rolled back, if another attempt took over.
         """
-        self._require_uncommitted("use run.succeed_in()")
+        self.require_uncommitted("use run.succeed_in()")
         return succeed_in(self, connection)
 
     @contextmanager
@@ -342,7 +322,7 @@ class Run:
         """Note that the run has succeeded, at the end of the block that commits its success."""
         state = self.state
         if state.succeeded_in is not None:
-            self._require_uncommitted("use run.transaction()")
+            self.require_uncommitted("use run.transaction()")
         if state.committed or state.transaction_start is not None:
             raise YamlschedError(
                 "run.transaction() can be used once in an attempt: the run succeeds at its end"
@@ -390,15 +370,10 @@ class Run:
         attempt has taken over the run. In an ``async def`` write ``async with``.
         """
 
-        def perform() -> AbstractContextManager[Effect]:
-            self._require_uncommitted("use run.once()")
-            return once.perform(self, name, in_doubt, scope, release_on)
+        block = once.perform(self, name, in_doubt, scope, release_on)
+        return Block("run.once()", self.backend, block, perform_async(self.backend, block))
 
-        return Block(
-            "run.once()", self.backend, perform, lambda: perform_async(self.backend, perform())
-        )
-
-    def _require_uncommitted(self, action: str) -> None:
+    def require_uncommitted(self, action: str) -> None:
         if self.state.committed:
             raise YamlschedError(
                 f"run.transaction() has ended, and the run with it: {action} inside it, or before"

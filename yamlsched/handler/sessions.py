@@ -23,8 +23,8 @@ from yamlsched import db
 from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T")
-POLL_INTERVAL_SECONDS = 0.02
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 2.0
+UNANSWERED = (psycopg.OperationalError, psycopg.InterfaceError, EnvironmentFailed)
 RECORDING_SETTINGS = {
     "statement_timeout": "8s",
     "idle_in_transaction_session_timeout": "60s",
@@ -101,32 +101,34 @@ class HandlerSessions:
                 self.close()
 
 
+def _waits(seconds: float) -> Iterator[float]:
+    """Yield the seconds to wait after each call that failed, until ``seconds`` have passed."""
+    wait, end = MIN_RETRY_SECONDS, time.monotonic() + seconds
+    while time.monotonic() + wait <= end:
+        yield wait
+        wait = min(2 * wait, MAX_RETRY_SECONDS)
+
+
 def persist(do: Callable[[], T], seconds: float) -> T:
     """Return the result of ``do``, which is called again, on a new session, while the database does
     not answer.
     """
-    wait, end = MIN_RETRY_SECONDS, time.monotonic() + seconds
-    while True:
+    for wait in _waits(seconds):
         try:
             return do()
-        except (psycopg.OperationalError, psycopg.InterfaceError, EnvironmentFailed):
-            if time.monotonic() + wait > end:
-                raise
+        except UNANSWERED:
             time.sleep(wait)
-            wait = min(2 * wait, MAX_RETRY_SECONDS)
+    return do()
 
 
 async def persist_async(do: Callable[[], Awaitable[T]], seconds: float) -> T:
     """The same for an event loop."""
-    wait, end = MIN_RETRY_SECONDS, time.monotonic() + seconds
-    while True:
+    for wait in _waits(seconds):
         try:
             return await do()
-        except (psycopg.OperationalError, psycopg.InterfaceError, EnvironmentFailed):
-            if time.monotonic() + wait > end:
-                raise
+        except UNANSWERED:
             await asyncio.sleep(wait)
-            wait = min(2 * wait, MAX_RETRY_SECONDS)
+    return await do()
 
 
 sessions = HandlerSessions()
