@@ -28,7 +28,7 @@ from yamlsched.runs.lifecycle import (
 )
 from yamlsched.worker import clock, leases, live_output, statements
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executor import EventQueue
+from yamlsched.worker.events import EventQueue
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 MAX_BATCH = 1_000  # outcomes in one statement
@@ -40,7 +40,10 @@ MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
 MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
-MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
+TOO_SLOW = (
+    "the server gave up on them: enqueue fewer runs in one attempt, and let some of them enqueue"
+    " the rest"
+)
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
 
 
@@ -62,7 +65,6 @@ class PendingOutcome:
     is_replaced: bool = False
     pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
-    timeouts: int = 0
     output_chars: int = 0  # of the outcome at first
 
     @property
@@ -254,15 +256,15 @@ class Outcomes:
         timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(
             batch[0].end.enqueued
         )
-        sent_at = clock.now()
         try:
             await self._session.run(partial(self._write_once, batch), timeout)
-        except Unanswered as error:
-            # the next attempt finds out what was written
-            if error.was_asked and clock.now() - sent_at >= timeout:
-                self._count_timeout(batch[0])
+        except Unanswered:
+            pass  # the next attempt finds out what was written
         except psycopg.Error as error:
-            if (error.sqlstate or "").startswith(REJECTED):
+            is_too_slow = isinstance(error, psycopg.errors.QueryCanceled) and batch[0].end.enqueued
+            if is_too_slow:
+                self._fail(batch[0], TOO_SLOW)
+            elif (error.sqlstate or "").startswith(REJECTED):
                 self._max_batch = 1
                 if len(batch) == 1:
                     self._replace(batch[0], error)
@@ -272,8 +274,6 @@ class Outcomes:
                 for pending in batch:
                     pending.pause = min(2 * pending.pause, MAX_PAUSE_SECONDS)
                     pending.retry_at = clock.now() + (pending.pause if len(batch) == 1 else 0)
-                if isinstance(error, psycopg.errors.QueryCanceled):
-                    self._count_timeout(batch[0])
             else:
                 raise
         else:
@@ -341,21 +341,6 @@ class Outcomes:
 
     # -- what cannot be written --------------------------------------------------------------------
 
-    def _count_timeout(self, pending: PendingOutcome) -> None:
-        """Let a fan-out fail its attempt after a few timeouts."""
-        pending.timeouts += 1
-        if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
-            runs = statements.run_count(pending.end.enqueued)
-            why = (
-                f"the server did not write the {runs} runs that it enqueued before a timeout,"
-                f" {MAX_FAN_OUT_TIMEOUTS} "
-            )
-            self._fail(
-                pending,
-                f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the"
-                " rest",
-            )
-
     def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:
         """Let an outcome that the database rejects fail its attempt."""
         if pending.is_settled:
@@ -367,21 +352,15 @@ class Outcomes:
         if pending.is_replaced:
             self._discard(pending, f"its outcome was rejected: {why}")
             return
+        refused, what = "OutcomeRefused", "its outcome"
         if pending.end.enqueued:
-            end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
-        else:
-            end = AttemptEnd(
-                EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused"
-            )
-        pending.end = end._replace(usage=pending.outcome.usage)
+            refused = "EnqueueRefused"
+            what = f"the {statements.run_count(pending.end.enqueued)} runs that it enqueued"
+        why = f"{what} could not be stored: {why}"
+        pending.end = AttemptEnd(EndKind.RAISED, why, refused, usage=pending.outcome.usage)
         former = pending.outcome
         pending.outcome = self._outcome(pending.attempt, pending.end)
         pending.outcome = pending.outcome._replace(
             output=former.output, omitted_bytes=former.omitted_bytes
         )
-        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = (
-            True,
-            MIN_PAUSE_SECONDS,
-            0.0,
-            0,
-        )
+        pending.is_replaced, pending.pause, pending.retry_at = True, MIN_PAUSE_SECONDS, 0.0

@@ -1,1 +1,1 @@
-"""The pool of forked child processes, the default executor."""
+"""The pools of forked child processes."""
