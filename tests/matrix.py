@@ -58,6 +58,15 @@ POSTGRES_RELEASES = {
 }
 CLIENTS = ("psql", "pg_dump", "pg_restore", "pg_dumpall", "createdb")
 
+
+def file_of(name: str) -> str:
+    """Return the path of a file of tests, whose name alone is enough unless it has a folder."""
+    if "/" in name:
+        return f"tests/{name}.py"
+    [path] = (ROOT / "tests").rglob(f"{name}.py")
+    return str(path.relative_to(ROOT))
+
+
 SMOKE = [
     "test_run_ownership",
     "test_query_plans",
@@ -313,7 +322,7 @@ def words_of(combination: Combination, tests: str) -> list[str]:
         return ["-m", "pgbouncer", "tests/test_pgbouncer.py"]
     names = {"quick": [], "core": CORE, "smoke": SMOKE}[tests]
     others = "slow or chaos or daemon or browser or hosts or pgbouncer or promtool"
-    return ["-m", f"not ({others})", *(f"tests/{name}.py" for name in names)]
+    return ["-m", f"not ({others})", *map(file_of, names)]
 
 
 # -- recording

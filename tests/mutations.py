@@ -28,6 +28,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 600
 
+
+def file_of(name: str) -> str:
+    """Return the path of a file of tests, whose name alone is enough unless it has a folder."""
+    if "/" in name:
+        return f"tests/{name}.py"
+    [path] = (ROOT / "tests").rglob(f"test_{name}.py")
+    return str(path.relative_to(ROOT))
+
+
 NOTES = ("notes", "notes_messages", "notes_problems", "notes_targets", "notes_model")
 NOTIFICATIONS = [f"extras/notify/test_{name}" for name in NOTES]
 # file -> names of its fast tests
@@ -449,7 +458,7 @@ def run_tests(names: list[str], copy: Path, dsn: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(copy), "YAMLSCHED_TEST_DSN": dsn}
     try:
         done = subprocess.run(
-            [*command, *(f"tests/{name if '/' in name else f'test_{name}'}.py" for name in names)],
+            [*command, *map(file_of, names)],
             cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gates import Worker
 
 from support.command_line import Cli, command_line
+from support.gates import Worker
 from support.health import of_metrics, reasons, the_job
 from support.rows import a_job, a_run, row, value
 from support.schedules import a_file, sync_by_hand

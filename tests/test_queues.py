@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from test_limits import MINUTE, NOW, SECOND, Worker, due, ids
-from test_limits import worker as worker
 
+from support.gates import MINUTE, NOW, SECOND, Worker, due, ids
+from support.gates import worker as worker
 from support.project import Project, a_project, until
 from support.rows import a_job, a_run, row, value
 from support.schedules import a_file

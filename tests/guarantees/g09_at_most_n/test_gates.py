@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,66 +9,24 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.rows import namedtuple_row
 
 from support.database import while_waiting
+from support.gates import FAILURE, LEASE, MINUTE, NOW, RELEASED, SECOND, Worker
+from support.gates import worker as worker
 from support.rows import a_job, a_long_history, a_run, row
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
 from yamlsched.runs import own_transaction
-from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.runs.lifecycle import Outcome
 from yamlsched.worker import claiming
 from yamlsched.worker import statements as store
 from yamlsched.worker.sessions import WORKER_SETTINGS
 
 Db = psycopg.Connection[Any]
-NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
-SECOND, MINUTE, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=2)
-SUCCESS, RELEASED = Outcome(Status.SUCCEEDED), Outcome(Status.QUEUED, refund=True)
-FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host")
 OPEN, JOB, TURN = None, "closed", "job"
 AT_JOB, AT_TURN = "('closed/' || d.id)", "('job/' || d.id)"
-
-
-class Worker:
-    """Claims and finishes runs on its own session, without the sweep of a worker."""
-
-    def __init__(self, dsn: str) -> None:
-        self.runner = asyncio.Runner()
-        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
-        self.connection = self.runner.run(connect)
-        self.claims = 0
-
-    def claim(self, limit: int = 10, now: datetime = NOW) -> list[ClaimedRun]:
-        async def ask() -> list[ClaimedRun]:
-            given = (self.connection, "default", f"claim {self.claims}", limit)
-            claimed, gated = await claiming.claim(*given, now=now)
-            await claiming.claim_gated(
-                self.connection, "default", claimed, f"gated claim {self.claims}", gated, now=now
-            )
-            return sorted(claimed.runs)
-
-        self.claims += 1
-        return self.runner.run(ask())
-
-    def finish(self, run: ClaimedRun, outcome: Outcome = SUCCESS, now: datetime = NOW) -> None:
-        assert run.id in self.call(store.finish, "default", [(run, outcome)], now=now)
-
-    def call(self, function: Any, *given: Any, **named: Any) -> Any:
-        return self.runner.run(function(self.connection, *given, **named))
-
-    def close(self) -> None:
-        self.runner.run(self.connection.close())
-        self.runner.close()
-
-
-@pytest.fixture
-def worker(dsn: str) -> Iterator[Worker]:
-    worker = Worker(dsn)
-    yield worker
-    worker.close()
 
 
 @pytest.fixture

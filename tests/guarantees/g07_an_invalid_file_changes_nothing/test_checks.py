@@ -13,7 +13,7 @@ from yamlsched.cli import cli
 from yamlsched.schedule.checks import Checked, check, check_all
 from yamlsched.schedule.load import load
 
-MISTAKES = Path(__file__).parent / "mistakes"
+MISTAKES = Path(__file__).parents[2] / "mistakes"
 
 
 def checked(file: Path, given: tuple[str, ...] | None = ()) -> Checked:

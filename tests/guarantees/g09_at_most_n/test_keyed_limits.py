@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from test_limits import MINUTE, NOW, SECOND, Worker, due, ids, is_at_rest, limit
-from test_limits import worker as worker
 
+from support.gates import MINUTE, NOW, SECOND, Worker, due, ids, is_at_rest, limit
+from support.gates import worker as worker
 from support.project import Project, a_project, until
 from support.rows import a_job, value
 from support.schedules import a_file
