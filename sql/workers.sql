@@ -73,7 +73,8 @@ left join yamlsched.queue_states q on q.namespace = %(namespace)s and q.queue = 
 
 -- name: rows
 -- The workers of a queue that have not ended, or have since the last decision.
-select w.id, w.requested_at, w.start_by, w.reported_at, w.seen_at, w.leaving_at, w.ended_at, w.runs, w.error
+select w.id, w.requested_at, w.start_by, w.reported_at, w.seen_at, w.leaving_at, w.ended_at, w.runs,
+       w.error
 from yamlsched.workers w
 where w.namespace = %(namespace)s and w.queue = %(queue)s
   and (w.ended_at is null or w.ended_at > coalesce(%(decided_at)s::timestamptz, '-infinity'))

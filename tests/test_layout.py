@@ -25,30 +25,29 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 155_728,
-    "tools": 61_598,
-    "extras": 115_443,
-    "web": 48_200,
-    "importing": 24_171,
-    "preview": 13_793,
-    "embedded": 7_300,
-    "doctor": 4_948,
+    "engine": 147_035,
+    "tools": 60_250,
+    "extras": 113_786,
+    "web": 48_185,
+    "importing": 23_013,
+    "preview": 13_780,
+    "embedded": 7_212,
+    "doctor": 4_616,
     "monitors": 4_500,
     "mcp": 4_500,
     "notify": 4_500,
     "metrics": 4_500,
     "scaffold": 4_500,
     "otel": 4_500,
-    "modules over 300 lines": 20,
+    "modules over 300 lines": 0,
     "modules under 40 lines": 0,
-    "long lines": 62,
-    "sql": 229_954,
-    "longest statement": 186,
-    "templates, script and style": 2_247,
+    "long lines": 0,
+    "sql": 201_130,
+    "longest statement": 60,
+    "templates, script and style": 2_242,
 }
-"""Each is to become smaller. The engine has what was an extra, the pool for coroutines (12,000), and workers that are
-started, queues and limits by value. The aims: engine 130,000, tools 57,000, extras 117,000,
-SQL 200,000, no module over 300 lines, no statement over 60, no line over 100 columns."""
+"""Each is to become smaller. The aims: engine 130,000, tools 57,000, extras 117,000 (web 49,000, importing 22,500,
+preview 13,000, embedded 7,000, each other 4,500), SQL 200,000, templates, script and style 2,200."""
 
 SMALL = {
     "act/audit.py": "the trail of what operators do, for all actions",

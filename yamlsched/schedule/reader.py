@@ -1,4 +1,6 @@
-"""Reads the values of a job's keys, which match the schema, and checks what no schema can express."""
+"""Reads the values of a job's keys, which match the schema, and checks what no schema can
+express.
+"""
 
 from __future__ import annotations
 

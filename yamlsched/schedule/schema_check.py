@@ -16,7 +16,6 @@ from yamlsched.schedule.schema_errors import (
     cron_and_crons,
     handler_or_command,
     missing_keys,
-    policy_and_delays,
     unknown_keys,
     without_effect,
     wrong_type,
@@ -144,6 +143,29 @@ def _not_unique(spot: Spot, schema: Schema, findings: Findings) -> None:
             findings.error(item, "YS109", message, "Remove one of the two.", notes=notes)
 
 
+def _policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
+    """Report delays without the policy steps, and the policy steps without delays."""
+    if not findings.is_valid(spot):
+        return
+    policy, delays = spot.get("policy"), spot.get("delays")
+    has_steps = policy is not None and policy.value == "steps"
+    if delays and not has_steps:
+        message = (
+            f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does"
+            " not use"
+        )
+        findings.error(
+            delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay."
+        )
+    elif policy and has_steps and not delays:
+        findings.error(
+            policy,
+            "YS113",
+            f"{spot} has the policy steps, but no delays",
+            "Add delays: [1m, 10m, 1h]",
+        )
+
+
 REPORTERS: dict[str, Callable[[Spot, Schema, Findings], None]] = {
     "propertyNames": _invalid_names,
     "additionalProperties": unknown_keys,
@@ -161,6 +183,6 @@ REPORTERS: dict[str, Callable[[Spot, Schema, Findings], None]] = {
     "oneOf": handler_or_command,
     "not": cron_and_crons,
     "dependencies": without_effect,
-    "else": policy_and_delays,
+    "else": _policy_and_delays,
 }
 """By keyword of the schema: the function that reports its violations, in this order."""

@@ -319,26 +319,3 @@ def cron_and_crons(spot: Spot, schema: Schema, findings: Findings) -> None:
         " job."
     )
     findings.error(both[1].key, "YS124", f"{spot} has cron and crons", remedy, notes=notes)
-
-
-def policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
-    """Report delays without the policy steps, and the policy steps without delays."""
-    if not findings.is_valid(spot):
-        return
-    policy, delays = spot.get("policy"), spot.get("delays")
-    has_steps = policy is not None and policy.value == "steps"
-    if delays and not has_steps:
-        message = (
-            f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does"
-            " not use"
-        )
-        findings.error(
-            delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay."
-        )
-    elif policy and has_steps and not delays:
-        findings.error(
-            policy,
-            "YS113",
-            f"{spot} has the policy steps, but no delays",
-            "Add delays: [1m, 10m, 1h]",
-        )

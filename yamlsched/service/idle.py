@@ -79,7 +79,7 @@ def finds_nothing(words: Sequence[str]) -> bool:
             )
         dsn = make_conninfo(options["--dsn"], connect_timeout=CONNECT_SECONDS)
         with db.connect(dsn, SESSION) as connection:
-            # only one poll of a tick writes: how long a place counts is twice the time since the last
+            # only one poll of a tick writes: a place counts for twice the time since the last
             if not _is_idle(poll(connection, schedule, writes=False), schedule):
                 return False
             poll(connection, schedule)

@@ -32,7 +32,8 @@ class StartSettings:
 class WorkerRow:
     """A row of ``yamlsched.workers``: a worker that was requested, has reported, or both.
 
-    A start that was requested fails without a report ``start_by``. ``runs`` counts the runs that it has begun to execute.
+    A start that was requested fails without a report ``start_by``. ``runs`` counts the runs that it
+    has begun to execute.
     """
 
     id: str

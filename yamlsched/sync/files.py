@@ -124,8 +124,8 @@ class SyncResult:
     """What a sync did and found.
 
     ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read;
-    ``is_readable`` is false if it could not be parsed. ``queues`` are the names of those of the file,
-    if it had to be read.
+    ``is_readable`` is false if it could not be parsed. ``queues`` are those that the
+    file names, if it had to be read.
     """
 
     namespace: str | None
