@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from support.project import Process, Project, a_project, until
 from support.proxy import Proxy
 
+SELDOM = "import yamlsched.worker.registration as r; r.BEAT_INTERVAL_SECONDS = 3600.0"
 OFTEN = "import yamlsched.worker.registration as r; r.BEAT_INTERVAL_SECONDS = 0.1"
 
 
@@ -58,6 +59,17 @@ def test_a_loop_has_a_row_with_its_runs_from_its_start_to_its_end(project: Proje
     end(loop)
     [row] = rows(project)
     assert row.ended_at >= row.seen_at > row.reported_at
+
+
+def test_the_first_run_of_a_worker_is_reported_at_once(project: Project) -> None:
+    project.sync(nothing={})
+    loop = project.start("work", "--loop", before=SELDOM)
+    until(lambda: rows(project))
+
+    project.enqueue("nothing")
+
+    until(lambda: [row.runs for row in rows(project)] == [1])
+    end(loop)
 
 
 def test_a_worker_that_drains_has_a_row_and_a_tick_has_none(project: Project) -> None:

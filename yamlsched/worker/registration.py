@@ -64,7 +64,11 @@ class Registration:
     _next_at: float = 0.0
 
     def note_started(self, queue: str, count: int) -> None:
-        """Count runs that were handed over for execution."""
+        """Count runs that were handed over for execution. The first ones are reported at once: a
+        worker that has executed a run was no failed start, however soon it dies.
+        """
+        if count and not self.runs[queue]:
+            self._next_at = 0.0
         self.runs[queue] += count
 
     async def report_if_due(
