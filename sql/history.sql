@@ -90,8 +90,8 @@ from (
 -- name: runs
 -- The runs with an id in [low, high), newest or oldest first. The time of a run is when it ended,
 -- else when its latest attempt started, else when it is due. A null parameter does not filter. The
--- planner sees the parameters: it reads the primary key in order, up to the limit; but not if there
--- are `ids`, which may be far from the end at which it starts.
+-- planner sees the parameters: it reads the primary key in order, up to the limit, unless an index
+-- of few runs has them, or there are `ids`, which may be far from the end at which it starts.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
        r.scheduled_for, r.run_at,
        (array['high', 'normal', 'low'])[r.priority] as priority,
@@ -111,6 +111,9 @@ where r.namespace = %(namespace)s
   and (%(ids)s::bigint[] is null or r.id = any (%(ids)s))
   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
   and (%(statuses)s::text[] is null or r.status = any (%(statuses)s))
+  -- the same for the indexes of dead and of unfinished runs
+  and (not %(only_dead)s or r.dead_at is not null)
+  and (not %(only_open)s or r.finished_at is null)
   and (%(since)s::timestamptz is null
       or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
   and (%(until)s::timestamptz is null

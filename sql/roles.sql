@@ -89,9 +89,9 @@ begin
                         cannot_start seen_hosts queue_load
                         queue_servers'),
             ('select, insert', 'job_failures operator_actions edits edited_jobs'),
-            ('select, insert, update', 'namespaces job_definitions skipped_slots awaits
+            ('select, insert, update', 'namespaces job_definitions skipped_slots
                                         attempt_outputs queue_states'),
-            ('select, insert, update, delete', 'job_runs gates permits attempt_progress
+            ('select, insert, update, delete', 'job_runs awaits gates permits attempt_progress
                 running_outputs effects used_keys files hosts notify_targets notifications
                 workers')) as l (privileges, names)
         cross join lateral regexp_split_to_table(l.names, '\s+') as u (name)

@@ -331,6 +331,7 @@ create table yamlsched.gates (
     is_edited boolean not null default false,
     primary key (namespace, name)
 );
+create index gates_edited on yamlsched.gates (namespace, name) where is_edited;
 
 -- A run that executes holds a permit at each gate at which it stands, until nobody may execute it.
 -- n: a free number from 1 to the capacity. Two claims that do not see each other's permits take the

@@ -476,7 +476,7 @@ WORKER_TABLES = {
     "edited_jobs": ADD,
     "gates": DELETE,
     "permits": DELETE,
-    "awaits": CHANGE,
+    "awaits": DELETE,
     "notify_targets": DELETE,
     "notifications": DELETE,
     "workers": DELETE,

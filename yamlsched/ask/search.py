@@ -53,9 +53,12 @@ class Filter:
         due.
         """
         has_pattern, worker = "*" in (self.key or ""), self.worker
+        statuses = set(self.statuses)
         return {
             "definitions": definitions,
             "statuses": list(self.statuses) or None,
+            "only_dead": statuses == {"dead"},
+            "only_open": bool(statuses) and statuses <= {"queued", "running", "failed"},
             "since": self.since,
             "until": self.until,
             "key": None if has_pattern else self.key or None,
@@ -151,11 +154,10 @@ def _few_ids(
     """Return ids, among them those of all runs that match, if an index finds them and
     they are few.
     """
-    statuses = set(filter.statuses)
     indexes = {
         "key": conditions["key"] is not None,
-        "dead": statuses == {"dead"},
-        "open": bool(statuses) and statuses <= {"queued", "running", "failed"},
+        "dead": conditions["only_dead"],
+        "open": conditions["only_open"],
         "end": filter.since is not None or conditions["definitions"] is not None,
     }
     for index, is_usable in indexes.items():

@@ -40,6 +40,7 @@ MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
 MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
+MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
 TOO_SLOW = (
     "the server gave up on them: enqueue fewer runs in one attempt, and let some of them enqueue"
     " the rest"
@@ -65,6 +66,7 @@ class PendingOutcome:
     is_replaced: bool = False
     pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
+    timeouts: int = 0  # of a fan-out
     output_chars: int = 0  # of the outcome at first
 
     @property
@@ -256,15 +258,15 @@ class Outcomes:
         timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(
             batch[0].end.enqueued
         )
+        sent_at = clock.now()
         try:
             await self._session.run(partial(self._write_once, batch), timeout)
         except Unanswered:
-            pass  # the next attempt finds out what was written
+            # the next attempt finds out what was written
+            if clock.now() - sent_at >= timeout:
+                self._count_timeout(batch[0])
         except psycopg.Error as error:
-            is_too_slow = isinstance(error, psycopg.errors.QueryCanceled) and batch[0].end.enqueued
-            if is_too_slow:
-                self._fail(batch[0], TOO_SLOW)
-            elif (error.sqlstate or "").startswith(REJECTED):
+            if (error.sqlstate or "").startswith(REJECTED):
                 self._max_batch = 1
                 if len(batch) == 1:
                     self._replace(batch[0], error)
@@ -274,6 +276,8 @@ class Outcomes:
                 for pending in batch:
                     pending.pause = min(2 * pending.pause, MAX_PAUSE_SECONDS)
                     pending.retry_at = clock.now() + (pending.pause if len(batch) == 1 else 0)
+                if isinstance(error, psycopg.errors.QueryCanceled):
+                    self._count_timeout(batch[0])
             else:
                 raise
         else:
@@ -347,6 +351,12 @@ class Outcomes:
             pending.outcome = pending.outcome._replace(output=None)
         else:
             self._fail(pending, str(error.diag.message_primary or error))
+
+    def _count_timeout(self, pending: PendingOutcome) -> None:
+        """Let a fan-out fail its attempt after a few timeouts."""
+        pending.timeouts += 1
+        if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
+            self._fail(pending, TOO_SLOW)
 
     def _fail(self, pending: PendingOutcome, why: str) -> None:
         if pending.is_replaced:

@@ -31,10 +31,10 @@ REQUIRED_PRIVILEGES = {
     "SELECT": "database_identity migrations",
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
     "SELECT,INSERT,UPDATE": (
-        "attempt_outputs awaits job_definitions namespaces queue_states skipped_slots"
+        "attempt_outputs job_definitions namespaces queue_states skipped_slots"
     ),
     "SELECT,INSERT,UPDATE,DELETE": (
-        "attempt_progress effects files gates hosts job_runs notifications notify_targets permits"
+        "attempt_progress awaits effects files gates hosts job_runs notifications notify_targets permits"
         " running_outputs used_keys workers"
     ),
 }
