@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cached_property, lru_cache
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from yamlsched.timetable import slots
 from yamlsched.timetable.calendars import without_skipped
+from yamlsched.timetable.cron import Cron
 from yamlsched.timetable.keys import run_at
 from yamlsched.timetable.slots import EPOCH, MINUTE
 from yamlsched.timetable.upcoming import ScheduledJob
@@ -88,68 +89,88 @@ def hours(span: ForecastSpan) -> tuple[Hour, ...]:
         day += timedelta(days=1)
 
 
+@dataclass(frozen=True, eq=False)
+class JobGroup:
+    """Jobs that start at the same minutes, which are counted from the start of the span."""
+
+    names: list[str]
+    minutes: Sequence[int]
+
+
 @dataclass(frozen=True)
 class Forecast:
-    """The starts of jobs in a span: ``names`` has the names of those that start in each minute."""
+    """The starts of jobs in a span."""
 
     span: ForecastSpan
-    names: Sequence[Sequence[str]]
+    groups: Sequence[JobGroup]
 
     @cached_property
     def hours(self) -> tuple[Hour, ...]:
         return hours(self.span)
 
     @cached_property
+    def groups_at(self) -> list[list[JobGroup]]:
+        """What starts in each minute."""
+        groups_at: list[list[JobGroup]] = [[] for _ in range(self.span.minutes)]
+        for group in self.groups:
+            for minute in group.minutes:
+                groups_at[minute].append(group)
+        return groups_at
+
+    @cached_property
     def jobs_by_minute(self) -> list[int]:
         """How many jobs start in each minute."""
-        return list(map(len, self.names))
+        return [sum(len(group.names) for group in groups) for groups in self.groups_at]
 
     @cached_property
     def jobs_by_hour(self) -> list[int]:
         """How many jobs start in each hour."""
-        return [len(self.jobs(nth)) for nth in range(len(self.hours))]
+        return [sum(len(group.names) for group in self._groups_of(hour)) for hour in self.hours]
 
     def jobs(self, hour: int) -> list[str]:
         """Return the names of the jobs that start in an hour, which is given by its place in
         ``hours``.
         """
-        chosen = self.hours[hour]
-        return sorted(set(chain.from_iterable(self.names[chosen.start : chosen.end])))
+        return sorted(name for group in self._groups_of(self.hours[hour]) for name in group.names)
 
-    def pile_ups(self) -> int:
-        """Return how many groups of minutes are pile-ups: those of one clock time and jobs are
-        one.
+    def _groups_of(self, hour: Hour) -> Collection[JobGroup]:
+        minutes = self.groups_at[hour.start : hour.end]
+        return {group for groups in minutes for group in groups}
+
+    def pile_ups(self, min_jobs: int = MIN_PILE_UP_JOBS) -> int:
+        """Return how many groups of minutes have at least this many jobs: those of one clock time
+        and jobs are one.
         """
-        return sum(len(names) >= MIN_PILE_UP_JOBS for (_, names), _ in self._together)
+        return sum(jobs >= min_jobs for jobs, _, _ in self._together)
 
     def fullest(self, limit: int) -> list[PileUp]:
         """Return the minutes in which most jobs start, two at least: by clock time and the jobs
         that start.
         """
         return [
-            PileUp(clock, names, tuple(map(self.span.instant, minutes)))
-            for (clock, names), minutes in self._together[:limit]
+            PileUp(clock, self.names_at(minutes[0]), tuple(map(self.span.instant, minutes)))
+            for _, clock, minutes in self._together[:limit]
         ]
 
     def names_at(self, minute: int) -> tuple[str, ...]:
         """Return the names of the jobs that start in a minute."""
-        return tuple(sorted(self.names[minute]))
+        return tuple(sorted(name for group in self.groups_at[minute] for name in group.names))
 
     @cached_property
-    def _together(self) -> list[tuple[tuple[str, tuple[str, ...]], list[int]]]:
+    def _together(self) -> list[tuple[int, str, list[int]]]:
         """The minutes in which the same jobs start, two at least, at one clock time; first those
         with most jobs.
         """
-        together: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
-        for minute, clock in enumerate(_clocks(self.span)):
-            if len(self.names[minute]) > 1:
-                together[clock, self.names_at(minute)].append(minute)
-
-        def order(entry: tuple[tuple[str, tuple[str, ...]], list[int]]) -> tuple[Any, ...]:
-            (clock, names), minutes = entry
-            return -len(names), -len(minutes), clock, minutes
-
-        return sorted(together.items(), key=order)
+        together: defaultdict[tuple[str, tuple[JobGroup, ...]], list[int]] = defaultdict(list)
+        clocks = _clocks(self.span)
+        for minute, groups in enumerate(self.groups_at):
+            if self.jobs_by_minute[minute] > 1:
+                together[clocks[minute], tuple(groups)].append(minute)
+        starts = [
+            (self.jobs_by_minute[minutes[0]], clock, minutes)
+            for (clock, _), minutes in together.items()
+        ]
+        return sorted(starts, key=lambda start: (-start[0], -len(start[2]), start[1], start[2]))
 
 
 def forecast(
@@ -157,33 +178,55 @@ def forecast(
 ) -> Forecast:
     """Return when ``jobs`` start in ``span``; with ``now``, in the minutes after it only."""
     passed = max(0, (now - EPOCH) // MINUTE + 1 - span.first_minute) if now else 0
-    names = list(_starts(tuple(jobs), span))
-    names[:passed] = [[]] * len(names[:passed])
-    return Forecast(span, names)
+    groups = _starts(tuple(jobs), span)
+    coming = [
+        JobGroup(group.names, group.minutes[bisect_left(group.minutes, passed) :])
+        for group in groups
+    ]
+    return Forecast(span, [group for group in coming if group.minutes])
 
 
 @lru_cache(maxsize=8)
-def _starts(jobs: tuple[ScheduledJob, ...], span: ForecastSpan) -> list[list[str]]:
-    """Return the names of the jobs that start in each minute; a page of the web asks each time."""
-    names: list[list[str]] = [[] for _ in range(span.minutes)]
+def _starts(jobs: tuple[ScheduledJob, ...], span: ForecastSpan) -> list[JobGroup]:
+    """Return the starts of jobs, grouped by what determines them."""
+    names: defaultdict[tuple[Cron, str, timedelta, datetime | None], list[str]] = defaultdict(list)
     for job in jobs:
-        for minute in start_minutes(job, span):
-            names[minute - span.first_minute].append(job.name)
-    return names
+        cron = without_skipped(job.cron, job.skip_on, job.only_on)
+        names[cron, job.timezone, job.offset, job.not_before].append(job.name)
+    return [
+        JobGroup(
+            alike,
+            [
+                minute - span.first_minute
+                for minute in start_minutes(*rule[:3], span.after, span.until, rule[3])
+            ],
+        )
+        for rule, alike in names.items()
+    ]
 
 
-def start_minutes(job: ScheduledJob, span: ForecastSpan) -> Iterator[int]:
-    """Yield the minutes, since 1970, of the starts of a job in ``span``."""
-    cron, where = without_skipped(job.cron, job.skip_on, job.only_on), zone(job.timezone)
-    earliest = span.after - job.offset
-    if job.not_before is not None:
-        earliest = max(earliest, job.not_before)
-    if not job.offset:
-        yield from slots.slot_minutes(cron, where, earliest, span.until)
+def start_minutes(
+    cron: Cron,
+    timezone: str,
+    shift: timedelta,
+    after: datetime,
+    until: datetime,
+    not_before: datetime | None = None,
+) -> Iterator[int]:
+    """Yield the minutes, since 1970, of the starts in (after, until] of a job whose runs ``spread``
+    moves by ``shift``.
+
+    Slots up to ``not_before`` have no runs.
+    """
+    where, earliest = zone(timezone), after - shift
+    if not_before is not None:
+        earliest = max(earliest, not_before)
+    if not shift:
+        yield from slots.slot_minutes(cron, where, earliest, until)
         return
-    for slot in slots.slots(cron, where, earliest, span.until):
-        start = run_at(job.offset, cron, where, slot.at)
-        if span.after < start <= span.until:
+    for slot in slots.slots(cron, where, earliest, until):
+        start = run_at(shift, cron, where, slot.at)
+        if after < start <= until:
             yield (start - EPOCH) // MINUTE
 
 

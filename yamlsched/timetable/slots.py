@@ -229,8 +229,6 @@ def _fires(
     """
     minute = itemgetter(0)
     each = [_fires_of_one(part, zone, start, end, backwards) for part in cron.expressions]
-    if len(each) == 1:
-        return each[0]
     together = merge(*each, key=minute, reverse=backwards)
     return (next(same) for _, same in groupby(together, minute))
 
