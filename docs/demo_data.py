@@ -488,7 +488,14 @@ def fill(
         if not is_healthy and history:
             trouble(connection, file, now)
         connection.execute(
-            "update yamlsched.hosts set expected_until = greatest(expected_until, seen_at + %s)",
+            """
+            update yamlsched.hosts h
+            set expected_until = q.until, queues = jsonb_build_object(
+                    '*', jsonb_build_object('seen_at', h.seen_at, 'until', q.until))
+            from (select n.ctid as row, greatest(n.expected_until, n.seen_at + %s) as until
+                  from yamlsched.hosts n) q
+            where q.row = h.ctid
+            """,
             [QUIET + MINUTE],
         )
         connection.execute("analyze")

@@ -439,7 +439,7 @@ def test_a_backfill_of_more_than_ten_thousand_slots_is_refused_without_yes_and_c
         a_file(x={"cron": "* * * * *"}, follower={"after": ["x"]}).data
     )
     assert cli("sync")[0] == 0
-    monkeypatch.setattr("yamlsched.act.backfill._slots", None)
+    monkeypatch.setattr("yamlsched.act.backfill._chunks", None)
 
     code, out, err = cli(
         "backfill", "x", "--before-first", "--from", "2000-01-01", "--to", "2025-12-31", *options

@@ -25,8 +25,8 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 147_035,
-    "tools": 60_250,
+    "engine": 147_334,
+    "tools": 60_483,
     "extras": 113_786,
     "web": 48_185,
     "importing": 23_013,
@@ -42,7 +42,7 @@ CAPS = {
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "long lines": 0,
-    "sql": 201_130,
+    "sql": 201_304,
     "longest statement": 60,
     "templates, script and style": 2_242,
 }

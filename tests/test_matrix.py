@@ -15,6 +15,7 @@ from tests.matrix import (
     ROOT,
     SMOKE,
     Result,
+    file_of,
     record,
     rows_of,
 )
@@ -35,7 +36,7 @@ def test_every_supported_version_has_a_combination() -> None:
 
 
 def test_every_set_of_tests_names_existing_files() -> None:
-    assert [name for name in (*CORE, *SMOKE) if not (ROOT / "tests" / f"{name}.py").is_file()] == []
+    assert [name for name in (*CORE, *SMOKE) if not (ROOT / file_of(name)).is_file()] == []
 
 
 def test_a_new_result_replaces_that_of_its_combination_and_keeps_the_others(tmp_path: Path) -> None:

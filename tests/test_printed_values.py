@@ -75,7 +75,7 @@ def test_on_a_terminal_only_free_text_is_cut_and_keeps_a_readable_width(
 
     room = min(100, max(_output.MIN_FREE_TEXT_CHARS, columns - len(key) - 5))
     assert first.split() == [key, "short", "1"]
-    assert second.split() == ["-", "x" * 100 if room == 100 else "x" * (room - 1) + "…", "2"]
+    assert second.split() == ["-", "x" * 100 if room == 100 else "x" * (room - 3) + "...", "2"]
 
 
 def test_piped_tables_have_the_width_of_their_content_and_bound_only_free_text(

@@ -16,6 +16,7 @@ from support.rows import a_job, a_run
 from support.rows import row as run_row
 from support.schedules import HOUR, a_file, at, sync_by_hand
 from yamlsched.act import enqueue as actions
+from yamlsched.act import runs as run_actions
 from yamlsched.ask import runs as history
 from yamlsched.ask import search
 from yamlsched.cli import cli
@@ -183,7 +184,7 @@ def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_ke
     db.execute(
         "update yamlsched.job_runs set status = 'dead', dead_at = now(), finished_at = now()"
     )
-    assert all(result.changed for result in actions.retry(db, [run.id for run in runs], "ann"))
+    assert all(result.changed for result in run_actions.retry(db, [run.id for run in runs], "ann"))
     assert [run_row(db, run.id).priority for run in runs] == [3, 1]
 
 

@@ -818,7 +818,7 @@ def test_edits_that_were_applied_are_listed_with_who_made_them(
     for jobs in ("purge", "purge mail"):
         lines = "".join(f"  {name}: {{handler: gc.collect}}\n" for name in jobs.split())
         (tmp_path / "schedules.yaml").write_text(f"version: 1\njobs:\n{lines}")
-        assert cli("sync").code == 0
+        assert cli("tick").code == 0
 
     shown = cli("report")
 

@@ -241,7 +241,7 @@ def test_a_locked_run_is_left_for_the_next_time(
     with store.connect(dsn) as operator:
         operator.execute("begin")
         operator.execute(
-            "update yamlsched.job_runs set status = 'queued', finished_at = null, dead_at = null"
+            "update yamlsched.job_runs set status = 'queued', attempts = 0, finished_at = null, dead_at = null"
         )
 
         # when housekeeping runs

@@ -164,7 +164,7 @@ def test_a_fan_out_to_an_unknown_job_fails_the_attempt_with_a_clear_error_and_cr
     project.work(code=1)
 
     assert project.row(run).status == "dead"
-    assert project.row(run).last_error.startswith('no job "leef" in namespace "default"')
+    assert project.row(run).last_error.endswith('no job "leef" in namespace "default"')
     assert project.statuses() == {"dead": 1}
 
 

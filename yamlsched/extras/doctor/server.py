@@ -34,8 +34,8 @@ REQUIRED_PRIVILEGES = {
         "attempt_outputs job_definitions namespaces queue_states skipped_slots"
     ),
     "SELECT,INSERT,UPDATE,DELETE": (
-        "attempt_progress awaits effects files gates hosts job_runs notifications notify_targets permits"
-        " running_outputs used_keys workers"
+        "attempt_progress awaits effects files gates hosts job_runs notifications notify_targets"
+        " permits running_outputs used_keys workers"
     ),
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""
