@@ -2,7 +2,7 @@
 
 -- name: trail
 -- Newest first, one page: `before` is the last id of the previous page. A null parameter does not
--- filter; each filter has an index, and the planner sees which are used.
+-- filter. A target has an index; other filters read the trail, newest first, up to a full page.
 select a.id, a.at, a.who, a.verb, a.target, a.job_type, a.detail, a.request is not null as by_form
 from yamlsched.operator_actions a
 where a.namespace = %(namespace)s
