@@ -49,6 +49,23 @@ def a_chain(world: World) -> tuple[int, int, int]:
     return world.id("extract 02:00"), world.id("load 02:00"), world.id("report 02:00")
 
 
+def test_why_says_that_a_worker_has_released_a_run(db: Db, cli: Cli) -> None:
+    now = datetime.now(UTC)
+    a_run(
+        db,
+        a_job(db),
+        run_at=now - 2 * HOUR,
+        started_at=now - HOUR,
+        begun_at=now - HOUR,
+        updated_at=now - HOUR / 2,
+    )
+
+    found = cli("why", "purge")
+
+    assert "of purge was released by its worker AGE ago, attempt 0 of" in masked(found.out)
+    assert "none has claimed it since" in found.out
+
+
 def test_why_names_the_whole_chain_down_to_the_run_that_died_and_what_helps(
     world: World, cli: Cli
 ) -> None:

@@ -26,7 +26,7 @@ MAX_COLUMNS = 100
 
 CAPS = {
     "engine": 147_334,
-    "tools": 60_483,
+    "tools": 60_517,
     "extras": 113_786,
     "web": 48_185,
     "importing": 23_013,

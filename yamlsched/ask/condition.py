@@ -121,6 +121,9 @@ def _waiting(run: StoredRun, now: datetime) -> str:
         return f"{what} has been running for {between(run.started_at, now)}, {attempt}"
     if run.run_at > now:
         return f"{what} is {run.status}, {attempt}, due at {short_utc(run.run_at)}"
+    if run.status == "queued" and run.started_at is not None and run.started_at >= run.run_at:
+        ago = between(run.updated_at, now)
+        return f"{what} was released by its worker {ago} ago, {attempt}; none has claimed it since"
     return (
         f"{what} is {run.status}, {attempt}; no worker{of} has claimed it for"
         f" {between(run.run_at, now)}"
