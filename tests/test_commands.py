@@ -28,9 +28,9 @@ from yamlsched.schedule.job import ExitCodes, Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.events import Ended, EventQueue, Succeeded
+from yamlsched.worker.executor import Ended, EventQueue, Succeeded
 from yamlsched.worker.local.pool import Pool
-from yamlsched.worker.permits import Permits
+from yamlsched.worker.permits import ConcurrencyPermits
 
 RETURNED = AttemptEnd(EndKind.RETURNED)
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by the test")
@@ -65,13 +65,13 @@ class PoolOfOne:
         (folder / "spoils.py").write_text(SPOIL)
         self.folder, self.events = folder, EventQueue()
         workload = Workload("", "default", {}, ClaimScope(), folder / "schedules.yaml")
-        self.pool = Pool(workload, Permits(folder / "permits", 1), self.events)
+        self.pool = Pool(workload, ConcurrencyPermits(folder / "permits", 1), self.events)
         self.ends: dict[int, AttemptEnd] = {}
 
     def submit(self, id: int = 1, payload: str = "{}", **job: Any) -> Attempt:
         run = ClaimedRun(id, "job", None, None, 1, 5, payload, False, 60.0, "host:1:a")
         attempt = Attempt(run, Job("job", **job), clock.now() + 60, clock.now())
-        self.pool.submit(attempt)
+        self.pool.submit([attempt])
         return attempt
 
     async def end(self, attempt: Attempt) -> AttemptEnd:
@@ -570,7 +570,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_kill_after(
         pids = [await pool.read("program"), await pool.read("grandchild")]
         attempt.stopped = STOPPED
         stopped_at = clock.now()
-        pool.pool.stop(attempt)
+        pool.pool.stop([attempt])
 
         await pool.end(attempt)
 
@@ -591,7 +591,7 @@ def test_a_program_may_use_the_time_until_kill_after_and_its_success_does_not_co
         attempt = pool.submit(command=("/bin/sh", "-c", script))
         await pool.read("program")
         attempt.stopped = STOPPED
-        pool.pool.stop(attempt)
+        pool.pool.stop([attempt])
 
         end = await pool.end(attempt)
 
@@ -609,7 +609,7 @@ def test_without_grace_the_process_group_is_killed_at_once(tmp_path: Path) -> No
         )
         pids = [await pool.read("program"), await pool.read("grandchild")]
         attempt.stopped = STOPPED
-        pool.pool.stop(attempt, grace=0)
+        pool.pool.stop([attempt], grace=0)
 
         await pool.end(attempt)
 

@@ -14,7 +14,7 @@ import pytest
 
 from support.project import TESTS, Project, a_project
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.worker.permits import Permits, permit_folder
+from yamlsched.worker.permits import ConcurrencyPermits, permit_folder
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_error_for_unusable_folders_names_them_and_what_to_do(
 
 def test_permits_are_taken_again_after_the_folder_was_cleaned_up(tmp_path: Path) -> None:
     path = tmp_path / "permits" / "local"
-    permits = Permits(path, 3)
+    permits = ConcurrencyPermits(path, 3)
     assert permits.fill(2) == 2
 
     shutil.rmtree(path.parent)
@@ -88,8 +88,8 @@ def test_permits_are_taken_again_after_the_folder_was_cleaned_up(tmp_path: Path)
 
 
 TAKE = """
-import sys; from pathlib import Path; from yamlsched.worker.permits import Permits
-permits = Permits(Path(sys.argv[1]), 3)
+import sys; from pathlib import Path; from yamlsched.worker.permits import ConcurrencyPermits
+permits = ConcurrencyPermits(Path(sys.argv[1]), 3)
 print(permits.fill(3), flush=True)
 input()
 """
@@ -99,7 +99,7 @@ def test_no_more_permits_are_held_than_there_are_and_those_of_a_killed_process_a
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "local"
-    permits = Permits(path, 3)
+    permits = ConcurrencyPermits(path, 3)
     assert permits.fill(1) == 1
 
     command = [sys.executable, "-c", TAKE, str(path)]
@@ -119,7 +119,7 @@ def test_a_file_of_permits_that_cannot_be_opened_is_an_error(tmp_path: Path) -> 
     (tmp_path / "local").symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(EnvironmentFailed, match="local cannot be opened"):
-        Permits(tmp_path / "local", 3).fill(1)
+        ConcurrencyPermits(tmp_path / "local", 3).fill(1)
 
     assert not (tmp_path / "elsewhere").exists()
 

@@ -11,9 +11,9 @@ from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.events import Ended, EventQueue, ReturnedUnstarted, Succeeded
+from yamlsched.worker.executor import Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.local.pool import Pool
-from yamlsched.worker.permits import Permits
+from yamlsched.worker.permits import ConcurrencyPermits
 
 HANDLERS = """
 import pathlib, time
@@ -36,7 +36,7 @@ class PoolOfOne:
         workload = Workload(
             "", "default", {"wait": self.job}, ClaimScope(), folder / "schedules.yaml"
         )
-        self.pool = Pool(workload, Permits(folder / "permits", 1), self.events)
+        self.pool = Pool(workload, ConcurrencyPermits(folder / "permits", 1), self.events)
         self.seen: list[Any] = []
 
     def attempt(self, id: int, name: str = "") -> Attempt:
@@ -68,17 +68,16 @@ def test_stopping_an_attempt_that_waits_in_a_child_does_not_kill_the_one_that_ru
         pool = PoolOfOne(tmp_path)
         # given a job that is known to be quick, so that attempts wait in a child behind one that runs
         for id in range(1, 30):
-            pool.pool.submit(pool.attempt(id))
+            pool.pool.submit([pool.attempt(id)])
             await pool.until_seen(Succeeded, *([id] if id > 1 else []))
         (tmp_path / "started").unlink()
         running, waiting = pool.attempt(101, name="go"), pool.attempt(102)
-        for attempt in (running, waiting):
-            pool.pool.submit(attempt)
+        pool.pool.submit([running, waiting])
         await pool.until_started()
 
         # when the one that waits is stopped at once
         waiting.stopped = STOPPED
-        pool.pool.stop(waiting, grace=0)
+        pool.pool.stop([waiting], grace=0)
         (tmp_path / "go").touch()
 
         # then the other succeeds

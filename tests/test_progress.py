@@ -187,30 +187,30 @@ def test_it_is_written_once_a_second_and_not_while_it_stands_still(
         RecordedWrites(monkeypatch),
     )
     writer = ProgressWriter([attempt, other])
-    assert not writer.due()
+    assert not writer.is_due()
 
     attempt.progress = Progress(1.0)
-    assert writer.due()
-    asyncio.run(writer.write_due(session))  # type: ignore[arg-type]
+    assert writer.is_due()
+    asyncio.run(writer.write(session))  # type: ignore[arg-type]
 
     # within a second, however much is reported
     attempt.progress, other.progress = Progress(2.0), Progress(5.0)
     now(100.0 + INTERVAL_SECONDS - 0.01)
-    assert not writer.due()
+    assert not writer.is_due()
 
     # all attempts together
     now(100.0 + INTERVAL_SECONDS)
-    assert writer.due()
-    asyncio.run(writer.write_due(session))  # type: ignore[arg-type]
+    assert writer.is_due()
+    asyncio.run(writer.write(session))  # type: ignore[arg-type]
 
     # the same value again is nothing new
     attempt.progress = Progress(2.0)
     now(200.0)
-    assert not writer.due()
+    assert not writer.is_due()
 
     # one that has ended is written with its outcome
     attempt.progress, attempt.took = Progress(3.0), 1.0
-    assert not writer.due()
+    assert not writer.is_due()
     assert session.writes == [[Progress(1.0)], [Progress(2.0), Progress(5.0)]]
 
 
@@ -219,12 +219,12 @@ def test_what_the_server_does_not_take_is_written_again(
 ) -> None:
     attempt, session = an_attempt(), RecordedWrites(monkeypatch)
     writer, attempt.progress, session.is_locked = ProgressWriter([attempt]), Progress(1.0), True
-    asyncio.run(writer.write_due(session))  # type: ignore[arg-type]
+    asyncio.run(writer.write(session))  # type: ignore[arg-type]
 
     now(101.0)
-    assert writer.due()
+    assert writer.is_due()
     attempt.is_lost = True
-    assert not writer.due()
+    assert not writer.is_due()
 
 
 # -- the statements

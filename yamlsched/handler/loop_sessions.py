@@ -34,8 +34,8 @@ MAX_IDLE_SECONDS = 1.0
 class LoopSessions:
     """The sessions of one child."""
 
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
+    def __init__(self, dsn: str, namespace: str) -> None:
+        self.dsn, self.namespace = dsn, namespace
         self._free = asyncio.Semaphore(MAX_TRANSACTIONS)
         self._idle: list[tuple[float, AsyncHandlerSession]] = []
         self._threads = ThreadPoolExecutor(MAX_RECORDERS, "yamlsched-effects")
@@ -53,28 +53,29 @@ class LoopSessions:
                 f"no connection was free within {seconds:.0f} s: other runs of this process use all"
             ) from None
         try:
-            session = self._take_idle() or await connect_for_handler_async(self.dsn)
-            try:
+            async with self._kept() as session:
                 yield session
-            finally:
-                await self._keep(session)
         finally:
             self._free.release()
 
-    def _take_idle(self) -> AsyncHandlerSession | None:
-        while self._idle:
+    @asynccontextmanager
+    async def _kept(self) -> AsyncIterator[AsyncHandlerSession]:
+        """Yield an idle session, or a new one, which is kept unless it broke."""
+        session = None
+        while session is None and self._idle:
             _, session = self._idle.pop()
-            if not session.closed:
-                return session
-        return None
-
-    async def _keep(self, session: AsyncHandlerSession) -> None:
-        """Keep ``session`` for others unless it broke."""
-        if session.info.transaction_status == TransactionStatus.IDLE and not session.closed:
-            session.row_factory = namedtuple_row  # the handler may have changed it
-            self._idle.append((time.monotonic(), session))
-        else:
-            await session.close()
+            if session.closed:
+                session = None
+        if session is None:
+            session = await connect_for_handler_async(self.dsn)
+        try:
+            yield session
+        finally:
+            if session.info.transaction_status == TransactionStatus.IDLE and not session.closed:
+                session.row_factory = namedtuple_row  # the handler may have changed it
+                self._idle.append((time.monotonic(), session))
+            else:
+                await session.close()
 
     async def offload(self, call: Callable[[], T], must_finish: bool = False) -> T:
         """Return what ``call`` returns, which may wait for the server, in a thread.

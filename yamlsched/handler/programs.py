@@ -205,7 +205,7 @@ class Program(NamedTuple):
         """
         if not self.stdin:
             return open(os.devnull, "rb")
-        file = memory_file()
+        file = _memory_file()
         file.write(self.stdin.encode())
         file.seek(0)
         return file
@@ -302,7 +302,7 @@ def _stop(process: subprocess.Popen[bytes], kill_after: float) -> int:
     return process.wait()
 
 
-def memory_file() -> IO[bytes]:
+def _memory_file() -> IO[bytes]:
     """Return an empty file that no directory lists, in memory where the system can."""
     with contextlib.suppress(AttributeError, OSError):
         return os.fdopen(os.memfd_create("stdin"), "w+b")

@@ -42,7 +42,7 @@ from yamlsched.service.steps import failure
 from yamlsched.service.workers import DEFAULT_ASYNC_CONCURRENCY
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.worker import forking
-from yamlsched.worker.events import wait
+from yamlsched.worker.executor import wait
 from yamlsched.worker.permits import default_concurrency
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker

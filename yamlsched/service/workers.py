@@ -20,13 +20,15 @@ from yamlsched.sync import hosts, revision
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
-from yamlsched.worker import claiming, startable
+from yamlsched.worker import claiming, forking, startable
 from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import Workload
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import (
+    ConcurrencyPermits,
+    OwnPermits,
     Permits,
     default_concurrency,
     permit_folder,
@@ -73,18 +75,20 @@ def create_worker(
     )
     folder = permit_folder(Path(schedule.path))
     concurrency = options.concurrency or _concurrency(claims.jobs)
+    permits: Permits = ConcurrencyPermits(folder / "processes", concurrency)
+    if options.worker:
+        permits = OwnPermits(concurrency)
     events = EventQueue()
+    executor = Pool(workload, permits, events)
 
-    def permits(name: str, count: int) -> Permits:
-        return Permits(None if options.worker else folder / name, count)
-
-    processes = Pool(workload, permits("processes", concurrency), events)
-
-    def create_pool(name: str, queue: Queue, workload: Workload) -> Pool:
+    def create_executor(name: str, queue: Queue, workload: Workload) -> Executor:
         limit = queue.concurrency or DEFAULT_ASYNC_CONCURRENCY
-        return Pool(workload, permits(f"queue-{name}", limit), events, is_async=True)
+        shared: Permits = ConcurrencyPermits(folder / f"queue-{name}", limit)
+        return Pool(
+            workload, OwnPermits(limit) if options.worker else shared, events, is_async=True
+        )
 
-    return Worker(workload, processes, create_pool, events, options, is_continuous, registration)
+    return Worker(workload, executor, events, options, is_continuous, create_executor, registration)
 
 
 def register(
@@ -183,5 +187,5 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     """Run a worker until it ends. A run that died is a finding."""
     worker.report.listeners += plugin_manager.listeners()
     of_plugins = plugin_manager.worker_tasks(worker, target.environment)
-    report = asyncio.run(worker.run(*tasks, *of_plugins))
+    report = asyncio.run(worker.run(*tasks, forking.reap_orphans, *of_plugins))
     result.has_findings |= report.has_dead

@@ -12,10 +12,14 @@ from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, WorkerLimits
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.events import Capacity
+from yamlsched.worker.executor import Capacity
 
 MAX_PAYLOAD_CHARS = 1 << 24
 """Of runs that have not ended, estimated by the size of those claimed before."""
+NO_PROCESS_SECONDS = 0.25
+"""In which a process is expected to become free."""
+MAX_WAIT_SECONDS = 8.0
+"""For a process: a tick does not wait for what is due in ten seconds, and leaves it to the next."""
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(
     EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid"
@@ -25,11 +29,20 @@ IN_ANOTHER_QUEUE = AttemptEnd(
     "its job has another queue in this host's file than in the file in use",
     delay=timedelta(seconds=10),
 )
-NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no process is free for it")
-NO_PROCESS = NOT_STARTED._replace(delay=timedelta(seconds=5))
-"""Of a run that was claimed where coroutines have room, and needs a process to itself."""
+NO_PROCESS = AttemptEnd(EndKind.RELEASED, "no process is free for it")
+NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 MOVED = AttemptEnd(EndKind.RELEASED, "the path of the file leads to another release now")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
+
+
+def no_process(place: int, processes: int) -> AttemptEnd:
+    """Return the end of an attempt that needs a process to itself and was claimed where coroutines
+    have room, as the one at ``place`` (from 0) in the line for ``processes``.
+
+    Those of a line are due one after another: together, they would be claimed and released in vain.
+    """
+    wait = min(MAX_WAIT_SECONDS, NO_PROCESS_SECONDS * (4 + place // max(1, processes)))
+    return NO_PROCESS._replace(delay=timedelta(seconds=wait))
 
 
 class ClaimBudget:
@@ -64,7 +77,7 @@ class ClaimBudget:
         self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
 
     def room(self, capacity: Capacity) -> int:
-        """Return how many more runs to claim for a pool with this ``capacity``."""
+        """Return how many more runs to claim for an executor with this ``capacity``."""
         payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
         total = min(capacity.total, max(capacity.parallel, payloads))
         room = total - capacity.held

@@ -34,17 +34,19 @@ class ProgressWriter:
         self._attempts = attempts
         self._next_at = 0.0
 
-    def due(self) -> list[Attempt]:
-        """Return the attempts with something to write, if the last time was a second ago."""
-        if clock.now() < self._next_at:
-            return []
-        return [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
+    def is_due(self) -> bool:
+        """Return whether there is something to write, and the last time was a second ago."""
+        return clock.now() >= self._next_at and any(
+            attempt.progress != attempt.written_progress
+            and attempt.took is None
+            and not attempt.is_lost
+            for attempt in self._attempts
+        )
 
-    async def write_due(self, session: WorkerSession) -> None:
+    async def write(self, session: WorkerSession) -> None:
         """Write it. What the server does not take is written the next time, or with the outcome."""
-        if not (reporting := self.due()):
-            return
         self._next_at = clock.now() + INTERVAL_SECONDS
+        reporting = [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
         reported = [attempt.progress for attempt in reporting]
         with contextlib.suppress(Unanswered, psycopg.OperationalError):
             written = await session.run(
@@ -95,6 +97,7 @@ def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 CHECK_INTERVAL_SECONDS = 0.1
 MIN_MARGIN_SECONDS = 0.5
+MAX_PATIENCE_SECONDS = 20.0
 LOST_GRACE_SECONDS = 0.5  # between SIGTERM and SIGKILL, for a handler whose run is lost
 LOST = AttemptEnd(EndKind.RELEASED, "its lease was lost")
 UNRENEWED = AttemptEnd(EndKind.RELEASED, "its lease could not be renewed")
@@ -116,13 +119,15 @@ class Leases:
         self,
         session: WorkerSession,
         attempts: set[Attempt],
-        queues: Queues,
+        executors: Queues,
         redact: Callable[[str], str],
     ) -> None:
-        self._session, self._attempts, self._queues = session, attempts, queues
+        self._session, self._attempts, self._executors = session, attempts, executors
         self._live_output = LiveOutput(redact)
         self._progress = ProgressWriter(attempts)
-        self._is_due, self._was_unanswered = asyncio.Event(), False
+        self._is_due = asyncio.Event()
+        # seconds that the next answer may take on a slow network, or from a slow server
+        self._patience = 0.0
 
     def add(self, attempts: list[Attempt]) -> None:
         """Keep the leases of ``attempts``, which were just claimed."""
@@ -149,7 +154,8 @@ class Leases:
                     due[attempt.run.id] = attempt
             if due:
                 await self._renew(due, now)
-            await self._progress.write_due(self._session)
+            if self._progress.is_due():
+                await self._progress.write(self._session)
 
     async def _renew(self, due: dict[int, Attempt], sent_at: float) -> None:
         async def renew(connection: Connection) -> tuple[set[int], dict[int, str]]:
@@ -159,17 +165,19 @@ class Leases:
             others = [attempt.run for attempt in due.values() if attempt.run.id not in renewed]
             return renewed, await statements.ownership(connection, others) if others else {}
 
-        # The shortest lease decides how early a silent session is replaced. A server that is slow
-        # gets more time then: replacing it again and again would cost the other leases too.
-        leases = [attempt.run.lease for attempt in due.values()]
-        lease = max(leases) if self._was_unanswered else min(leases)
-        timeout = max(MIN_MARGIN_SECONDS, lease / 4)
-        self._was_unanswered = True
+        # The shortest lease decides how early a silent session is replaced. If answers take longer
+        # than that, replacing it again and again would cost the other leases too.
+        usual = max(MIN_MARGIN_SECONDS, min(attempt.run.lease for attempt in due.values()) / 4)
+        timeout = max(
+            usual, min(max(self._patience, self._session.opened_in), MAX_PATIENCE_SECONDS)
+        )
         try:
             renewed, ownership = await self._session.run(renew, timeout)
-        except (Unanswered, psycopg.OperationalError):
+        except (Unanswered, psycopg.OperationalError) as error:
+            if isinstance(error, Unanswered) and error.was_asked:
+                self._patience = 2 * timeout
             return  # again in a moment; `check` sees to it that no handler outlives its lease
-        self._was_unanswered = False
+        self._patience = 2 * (clock.now() - sent_at)
         for run_id in renewed:
             attempt = due[run_id]
             attempt.renewed_at, attempt.lease_ends_at = sent_at, sent_at + attempt.run.lease
@@ -201,7 +209,7 @@ class Leases:
                     UNRENEWED,
                     max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS),
                 )
-        if due or self._progress.due():
+        if due or self._progress.is_due():
             self._is_due.set()
 
     def _lose(self, attempt: Attempt, why: str) -> None:
@@ -214,7 +222,7 @@ class Leases:
 
     def _stop(self, attempt: Attempt, end: AttemptEnd, grace: float) -> None:
         attempt.stopped, attempt.has_lost_lease = attempt.stopped or end, True
-        self._queues.stop([attempt], grace)
+        self._executors.stop([attempt], grace)
 
 
 def _is_renewal_due(attempt: Attempt, now: float) -> bool:

@@ -28,7 +28,7 @@ from yamlsched.runs.lifecycle import (
 )
 from yamlsched.worker import clock, leases, live_output, statements
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 MAX_BATCH = 1_000  # outcomes in one statement
@@ -41,10 +41,6 @@ MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
-TOO_SLOW = (
-    "the server gave up on them: enqueue fewer runs in one attempt, and let some of them enqueue"
-    " the rest"
-)
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
 
 
@@ -66,7 +62,7 @@ class PendingOutcome:
     is_replaced: bool = False
     pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
-    timeouts: int = 0  # of a fan-out
+    timeouts: int = 0
     output_chars: int = 0  # of the outcome at first
 
     @property
@@ -261,9 +257,9 @@ class Outcomes:
         sent_at = clock.now()
         try:
             await self._session.run(partial(self._write_once, batch), timeout)
-        except Unanswered:
+        except Unanswered as error:
             # the next attempt finds out what was written
-            if clock.now() - sent_at >= timeout:
+            if error.was_asked and clock.now() - sent_at >= timeout:
                 self._count_timeout(batch[0])
         except psycopg.Error as error:
             if (error.sqlstate or "").startswith(REJECTED):
@@ -345,6 +341,21 @@ class Outcomes:
 
     # -- what cannot be written --------------------------------------------------------------------
 
+    def _count_timeout(self, pending: PendingOutcome) -> None:
+        """Let a fan-out fail its attempt after a few timeouts."""
+        pending.timeouts += 1
+        if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
+            runs = statements.run_count(pending.end.enqueued)
+            why = (
+                f"the server did not write the {runs} runs that it enqueued before a timeout,"
+                f" {MAX_FAN_OUT_TIMEOUTS} "
+            )
+            self._fail(
+                pending,
+                f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the"
+                " rest",
+            )
+
     def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:
         """Let an outcome that the database rejects fail its attempt."""
         if pending.is_settled:
@@ -352,25 +363,25 @@ class Outcomes:
         else:
             self._fail(pending, str(error.diag.message_primary or error))
 
-    def _count_timeout(self, pending: PendingOutcome) -> None:
-        """Let a fan-out fail its attempt after a few timeouts."""
-        pending.timeouts += 1
-        if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
-            self._fail(pending, TOO_SLOW)
-
     def _fail(self, pending: PendingOutcome, why: str) -> None:
         if pending.is_replaced:
             self._discard(pending, f"its outcome was rejected: {why}")
             return
-        refused, what = "OutcomeRefused", "its outcome"
         if pending.end.enqueued:
-            refused = "EnqueueRefused"
-            what = f"the {statements.run_count(pending.end.enqueued)} runs that it enqueued"
-        why = f"{what} could not be stored: {why}"
-        pending.end = AttemptEnd(EndKind.RAISED, why, refused, usage=pending.outcome.usage)
+            end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
+        else:
+            end = AttemptEnd(
+                EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused"
+            )
+        pending.end = end._replace(usage=pending.outcome.usage)
         former = pending.outcome
         pending.outcome = self._outcome(pending.attempt, pending.end)
         pending.outcome = pending.outcome._replace(
             output=former.output, omitted_bytes=former.omitted_bytes
         )
-        pending.is_replaced, pending.pause, pending.retry_at = True, MIN_PAUSE_SECONDS, 0.0
+        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = (
+            True,
+            MIN_PAUSE_SECONDS,
+            0.0,
+            0,
+        )

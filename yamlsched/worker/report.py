@@ -22,7 +22,7 @@ from yamlsched.worker.claiming import ReclaimResult
 
 
 class RunListener(Protocol):
-    """Is notified when an attempt is handed to its pool, and when its outcome is in the
+    """Is notified when an attempt is handed to its executor, and when its outcome is in the
     database.
 
     ``status`` is the new state of the run, and ``seconds`` how long the attempt executed, if that
@@ -52,7 +52,7 @@ class RunReport:
         return self.states[Status.DEAD] > 0
 
     def note_starts(self, attempts: Sequence[Attempt]) -> None:
-        """Note that ``attempts`` are handed to their pools."""
+        """Note that ``attempts`` are handed to their executors."""
         for listener in self.listeners:
             for attempt in attempts:
                 listener.note_start(attempt.run)

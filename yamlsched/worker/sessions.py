@@ -26,7 +26,7 @@ from yamlsched.db.dsn import seconds_to_connect
 from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.worker import clock, forking, statements
-from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executor import EventQueue
 
 
 async def run_in_helper(do: Callable[[], T], keep: Sequence[int] = ()) -> T:
@@ -158,6 +158,7 @@ class WorkerSession:
         self._next_report: asyncio.TimerHandle | None = None
         self._reported_at = -WAKE_INTERVAL_SECONDS
         self._is_busy = False
+        self.opened_in = 0.0  # seconds: a few round trips
 
     async def run(self, do: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         """Return what ``do`` returns for the connection.
@@ -228,6 +229,7 @@ class WorkerSession:
         timer = asyncio.get_running_loop().call_later(
             SLOW_CONNECT_SECONDS, self._database.failed, NO_ANSWER
         )
+        started_at = clock.now()
         try:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
                 connection = await db.connect_async(self._database.dsn, self._settings, look_up)
@@ -245,7 +247,7 @@ class WorkerSession:
             raise Unanswered(was_asked=False) from error
         finally:
             timer.cancel()
-        self._wait = 0.0
+        self._wait, self.opened_in = 0.0, clock.now() - started_at
         return connection
 
     async def close(self) -> None:

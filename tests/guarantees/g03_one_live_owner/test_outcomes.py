@@ -18,7 +18,7 @@ from support.rows import a_job
 from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, Keep, Status
 from yamlsched.schedule.job import Job, Output
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.outcomes import (
     MAX_SUCCESS_BATCH,
     MAX_UNWRITTEN_CHARS,
@@ -206,7 +206,7 @@ def test_a_large_fan_out_that_waits_is_written_completely_and_so_are_the_outcome
 
 
 @pytest.mark.parametrize("count", [10, 5_000])
-def test_a_fan_out_that_the_server_does_not_write_in_time_fails_its_attempt(
+def test_a_fan_out_that_times_out_repeatedly_fails_its_attempt(
     project: Project, count: int
 ) -> None:
     project.sync(fans_out={"max_attempts": 1, "lease": "1m"}, nothing={}, nap={"lease": "1m"})
@@ -220,8 +220,8 @@ def test_a_fan_out_that_the_server_does_not_write_in_time_fails_its_attempt(
     assert project.summary(run) == ("dead", 1, 1, 1, 1)
     assert project.row(run).error_type == "EnqueueRefused"
     assert project.row(run).last_error == (
-        f"the {count} runs that it enqueued could not be stored: "
-        "the server gave up on them: enqueue fewer runs in one attempt, and let some of them enqueue the rest"
+        f"the server did not write the {count} runs that it enqueued before a timeout, 3 times: "
+        "enqueue fewer runs in one attempt, and let some of them enqueue the rest"
     )
     assert {project.summary(nap) for nap in naps} == {("succeeded", 1, 1, 1, 0)}
     assert project.statuses() == {"dead": 1, "succeeded": 20}

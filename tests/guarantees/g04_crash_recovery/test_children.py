@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.project import Process, Project, a_project, is_alive, until
-from yamlsched.worker.local.protocol import ENDED, NOT_STARTED, STARTED, Memory
+from yamlsched.worker.local.protocol import Memory
 
 pytestmark = pytest.mark.story
 
@@ -27,18 +27,21 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 # -- shared memory
 
 
-def test_a_task_is_either_started_or_withdrawn() -> None:
+def test_the_running_run_is_known_while_the_report_of_the_previous_one_is_unread() -> None:
     memory = Memory()
+    assert memory.running() is None
+
     assert memory.start(0)
-    assert memory.state(0) == STARTED
+    assert memory.running() == 0
     memory.end(0)
-    assert memory.state(0) == ENDED
+    assert memory.running() is None
     assert memory.start(1)
+    assert memory.running() == 1
 
     assert not memory.withdraw(1)
     assert memory.withdraw(2)
     assert not memory.start(2)
-    assert [memory.state(index) for index in range(3)] == [ENDED, STARTED, NOT_STARTED]
+    assert memory.running() == 1
 
 
 # -- signals

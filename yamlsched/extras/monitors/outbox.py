@@ -26,7 +26,7 @@ from yamlsched.plugins import WorkerTask
 from yamlsched.runs.lifecycle import ClaimedRun, Status
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.events import wait
+from yamlsched.worker.executor import wait
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
 
@@ -87,7 +87,7 @@ class Outbox:
         self.has_news = asyncio.Event()
 
     def note_start(self, run: ClaimedRun) -> None:
-        """An attempt of ``run`` has been handed to its pool."""
+        """An attempt of ``run`` has been handed to its executor."""
         if (state := self._state(run)) is not None:
             state.has_started = True
         self._check_in(run, "in_progress")

@@ -1,1 +1,1 @@
-"""The pools of forked child processes."""
+"""The pool of forked child processes, the default executor."""

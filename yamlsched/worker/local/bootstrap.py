@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from yamlsched.worker.local.runner import ProcessRunner, Runner, standard_stream
 if TYPE_CHECKING:
     from yamlsched.worker.local.child import Environment
 
+GARBAGE_THRESHOLDS = gc.get_threshold()  # as handlers expect them: the worker collects less often
 SETUP_EXIT = 72  # the exit status of a child that cannot be set up
 
 
@@ -45,13 +47,13 @@ def set_up(
     environment: Environment,
     streams: Callable[[], tuple[TextIO, TextIO]],
 ) -> None:
-    """Detach from the worker. ``streams`` are those of handlers, on descriptors 1 and 2."""
+    """Detach from the worker, and prepare for handlers. ``streams`` write to descriptors 1 and 2."""
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     workload = environment.workload
     for descriptor in (1, 2):
         os.dup2(channel.output, descriptor)
     sys.stdout, sys.stderr = streams()
-    dump = () if channel.dump is None else (channel.dump.fileno(),)
-    forking.detach(parent, keep=(0, 1, 2, *channel[:3], *dump))
+    forking.detach(parent, keep=(0, 1, 2, *channel[:3]))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # when memory is short, a handler is killed and not the worker
     os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent

@@ -2,8 +2,8 @@
 stopped.
 
 A child of coroutines executes all that it holds; another one starts one attempt after the other.
-The pipe of the latter has the output of one attempt only: before the parent reads, it withdraws
-what the child has not started; a child whose attempt has left output there waits until it was read.
+The parent reads the output of the latter while no attempt can start or end, so that all of it is of
+one; and a child whose attempt has left output in the pipe waits until the parent has read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.handler.programs import Program, memory_file, signal_group
+from yamlsched.handler.programs import Program, signal_group
 from yamlsched.runs.lifecycle import UNSTOPPABLE, AttemptEnd, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock, forking
@@ -27,6 +27,7 @@ from yamlsched.worker.attempt import Attempt, Kind, Workload
 from yamlsched.worker.forking import Pipe, PipeWriter
 from yamlsched.worker.local import bootstrap
 from yamlsched.worker.local.protocol import (
+    BLOCKED_FOR,
     MAX_TASKS,
     NOT_STARTED,
     RESUME,
@@ -35,19 +36,18 @@ from yamlsched.worker.local.protocol import (
     TASKS,
     Channel,
     Frames,
-    LoopStep,
     Memory,
     Message,
+    Stall,
     Success,
     Task,
     frame,
 )
-from yamlsched.worker.local.stall import BLOCKED_FOR, DUMP_SIGNAL, Stall
 from yamlsched.worker.output import AttemptOutput
 
 SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
-START_TIMEOUT_SECONDS = 4.0  # for a child to start what it was handed: then others get it
-HUNG = "its process hung, and was killed, before it could report how the handler ended"
+START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
+BLOCKED_MARGIN_SECONDS = 0.5  # after which a child is killed whose own watchdog has not
 KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 # of one child's messages in a row, so that a child that writes endlessly does not block the others
 MAX_READS = 16
@@ -70,13 +70,12 @@ class ChildHandle:
         self.kind, self.memory = kind, Memory()
         self.is_loop = kind is Kind.COROUTINE  # executes as many as it is handed
         self.capacity = MAX_TASKS if self.is_loop else 1  # attempts that execute at once
-        self.dump = memory_file() if self.is_loop else None
         sys.stdout.flush()
         sys.stderr.flush()
 
         def run(parent: int, pipes: list[Pipe]) -> None:
             (commands, _), (_, results), (_, output) = pipes
-            channel = Channel(commands, results, output, self.memory, self.dump)
+            channel = Channel(commands, results, output, self.memory)
             bootstrap.run(parent, channel, environment, kind)
 
         self.pid, pipes = forking.fork("child", 3, run)
@@ -95,24 +94,32 @@ class ChildHandle:
         self.is_retired = False  # gets no more tasks
         self.is_closed = False  # its pipe of commands is closed, so that it exits
         self.was_stopped = False  # what its handler has forked is killed with it
+        self.is_hung = False  # it starts nothing of what it was handed, and is killed
         self.idle_since = clock.now()
         self.active_at = 0.0  # when it was last known to work, or to have nothing to do
         self.kill_at: float | None = None
-        self.stall, self.is_dumping = Stall(), False
+        self.stall = Stall()
         # the attempt that was the reason for killing it, and what it did
         self.killed_for: tuple[Attempt | None, str] | None = None
+
+    @property
+    def load(self) -> int:
+        """How many permits its attempts need."""
+        return min(self.capacity, len(self.assigned))
 
     # -- attempts ----------------------------------------------------------------------------------
 
     def executing(self) -> list[tuple[int, Attempt]]:
         """Return the attempts whose handlers are executing now, by index."""
+        if not self.is_loop:
+            index = self.memory.running()
+            attempt = None if index is None else self.assigned.get(index)
+            return [] if index is None or attempt is None else [(index, attempt)]
         return [item for item in self.assigned.items() if self.memory.state(item[0]) == STARTED]
 
     def running(self) -> Attempt | None:
         """Return the attempt whose code is executing now, or was when the child died."""
-        if not self.is_loop:
-            return next((attempt for _, attempt in self.executing()), None)
-        index = self.memory.step().executing
+        index = self.memory.step().executing if self.is_loop else self.memory.running()
         return None if index is None else self.assigned.get(index)
 
     def send(self, attempts: Iterable[Attempt]) -> None:
@@ -198,17 +205,19 @@ class ChildHandle:
     def read_output(self) -> bool:
         """Read from its pipe and pass that on; return whether there was something.
 
-        It belongs to the attempt that it has started last. Coroutines print there only what belongs
-        to none of them.
+        It belongs to the attempt that executes, or has executed last and is not handled yet.
+        Coroutines print there only what belongs to none of them.
         """
-        try:
-            content = os.read(self.output, MAX_READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not content:
-            self.loop.remove_reader(self.output)
-            return False
-        source = None if self.is_loop else self._latest()
+        with self.memory.reading():
+            try:
+                content = os.read(self.output, MAX_READ_BYTES)
+            except BlockingIOError:
+                return False
+            if not content:
+                self.loop.remove_reader(self.output)
+                return False
+            self.memory.note_print()
+            source = None if self.is_loop else self.running() or self._latest()
         (self.stray if source is None else self.output_of(source)).add(content)
         return True
 
@@ -245,8 +254,9 @@ class ChildHandle:
             self.active_at = now
         elif self.assigned and now - self.active_at > START_TIMEOUT_SECONDS:
             unstarted = self.retire()
-            if not self.executing():
-                self.kill_for(self._latest(), HUNG)
+            if not self.executing():  # it hangs between two attempts
+                self.is_hung = True
+                self.kill_by(now + KILL_GRACE_SECONDS)
             return unstarted
         late, slow_count = [], 0
         for index, attempt in executing:
@@ -261,7 +271,9 @@ class ChildHandle:
         for index in late:
             unstarted += self._time_out(index)
         if self.is_loop and self.memory.is_ready:
-            self._kill_blocked(step, now)
+            if self.stall.is_over(step, now, BLOCKED_MARGIN_SECONDS):
+                # its own watchdog has not killed it: C code holds the interpreter lock
+                self.kill_for(self.running(), BLOCKED_FOR)
             self._kill_unstoppable(now)
         return unstarted
 
@@ -272,24 +284,17 @@ class ChildHandle:
         how = "stopped" if self.is_loop else "killed"
         why = f"still running after {durations.show(attempt.job.timeout)}, {how}"
         attempt.stopped = attempt.stopped or AttemptEnd(EndKind.RAISED, why, "Timeout")
-        return self.stop(index, None)
-
-    def _kill_blocked(self, step: LoopStep, now: float) -> None:
-        """Kill it if its event loop is blocked, once it had a moment to write where that is."""
-        was_asked, self.is_dumping = self.is_dumping, self.stall.is_over(step, now)
-        if self.is_dumping and was_asked:
-            self.kill_for(self.running(), BLOCKED_FOR)
-        elif self.is_dumping:
-            os.kill(self.pid, DUMP_SIGNAL)
+        return self.stop([index], None)
 
     def _kill_unstoppable(self, now: float) -> None:
         """Kill it if a coroutine that was stopped has not ended in time."""
         for _, attempt in self.executing() if self.killed_for is None else ():
             if attempt.kill_at is not None and now >= attempt.kill_at:
-                stopped = attempt.stopped
-                if stopped is not None and stopped.kind is EndKind.RAISED:
-                    why = f"{stopped.error}; it did not end, and was killed with its process"
-                    attempt.stopped = stopped._replace(error=why, error_type=UNSTOPPABLE)
+                if attempt.stopped is not None and attempt.stopped.kind is EndKind.RAISED:
+                    why = (
+                        f"{attempt.stopped.error}; it did not end, and was killed with its process"
+                    )
+                    attempt.stopped = attempt.stopped._replace(error=why, error_type=UNSTOPPABLE)
                 self.kill_for(attempt, "did not end when it was stopped")
                 return
 
@@ -314,23 +319,23 @@ class ChildHandle:
         self.is_retired = True
         return self.withdraw()
 
-    def stop(self, index: int, grace: float | None) -> list[Attempt]:
-        """Stop the attempt at ``index``, and kill it if it has not ended ``grace`` seconds later.
+    def stop(self, indexes: list[int], grace: float | None) -> list[Attempt]:
+        """Stop the attempts at ``indexes``, and kill what has not ended ``grace`` seconds later.
 
         Returns attempts that it has not started. An attempt that executes alone gets SIGTERM:
         nothing may follow in its process, so that nothing else is hit.
         """
-        withdrawn = self.withdraw([index]) if self.is_loop else self.retire()
-        if self.memory.state(index) != STARTED:
-            return withdrawn  # it had not started, or its report is on its way
-        attempt = self.assigned[index]
+        withdrawn = self.withdraw(indexes) if self.is_loop else self.retire()
+        started = [index for index in indexes if self.memory.state(index) == STARTED]
         if self.is_loop:
             kill_at = clock.now() + (KILL_GRACE_SECONDS if grace is None else grace)
-            attempt.kill_at = min(kill_at, attempt.kill_at or kill_at)
-            self.commands.write(frame((STOP, [index])))
+            for index in started:
+                attempt = self.assigned[index]
+                attempt.kill_at = min(kill_at, attempt.kill_at or kill_at)
+            self.commands.write(frame((STOP, started)))
             self._kill_unstoppable(clock.now())
-        else:
-            self._terminate(attempt, grace)
+        elif started:  # else it had not started, or its report is on its way
+            self._terminate(self.assigned[started[0]], grace)
         return withdrawn
 
     def _terminate(self, attempt: Attempt, grace: float | None) -> None:
@@ -340,7 +345,7 @@ class ChildHandle:
         if grace <= 0:
             self.kill()
         elif self.kill_at is None:
-            self.memory.is_stop_requested = True  # a SIGTERM that is not announced is ignored
+            self.memory.request_stop()  # a SIGTERM that is not announced is ignored
             if attempt.is_command:
                 self.signal_program(signal.SIGTERM)
             else:
@@ -392,8 +397,6 @@ class ChildHandle:
         """Close its pipes; it has ended."""
         self.stray.take(is_kept=False)
         self.commands.close()
-        if self.dump is not None:
-            self.dump.close()
         for descriptor in (self.results, self.output):
             self.loop.remove_reader(descriptor)
             os.close(descriptor)

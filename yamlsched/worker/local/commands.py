@@ -55,7 +55,7 @@ class CommandRunner:
                 return AttemptEnd(EndKind.RAISED, "stopped by yamlsched", describe_exit(status))
             return program.end(status)
         finally:
-            self._memory.group = 0
+            self._memory.set_group(0)
             programs.adopt_orphans(False)
             programs.die_with(self._parent)
 
@@ -65,7 +65,7 @@ class CommandRunner:
         own_id, memory = os.getpid(), self._memory
 
         def prepare() -> None:
-            memory.group = os.getpid()
+            memory.set_group(os.getpid())
             programs.die_with(own_id)
             note_program(memory)
 
@@ -83,7 +83,7 @@ class CommandRunner:
         """
         self._wait_for_exit(process)
         if not self._memory.is_stop_requested:
-            self._memory.group = 0  # while its id cannot be that of another group
+            self._memory.set_group(0)  # while its id cannot be that of another group
             status = self._reap(process)
             self.left_processes = reap_group(process.pid) or has_children()
             return status

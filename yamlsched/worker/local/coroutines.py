@@ -10,14 +10,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handler import calls
 from yamlsched.handler.calls import resolve
 from yamlsched.handler.loop_sessions import LoopBackend, LoopSessions
-from yamlsched.runs.lifecycle import AttemptEnd, EndKind
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker import forking
 from yamlsched.worker.attempt import Workload
 from yamlsched.worker.local import protocol
@@ -33,7 +32,7 @@ from yamlsched.worker.local.process_state import ProcessState
 from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, TASKS, Channel, Task, TaskEnd
 from yamlsched.worker.local.reporter import Reporter
 from yamlsched.worker.local.runner import HandlerCall, Runner
-from yamlsched.worker.local.stall import dump_on_signal
+from yamlsched.worker.local.watchdog import Watchdog
 
 BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
@@ -56,8 +55,7 @@ class CoroutineRunner(Runner):
 
     def __init__(self, channel: Channel, workload: Workload, parent: int) -> None:
         super().__init__(channel, workload)
-        self.sessions = LoopSessions(self.dsn)
-        self.new_backend = partial(LoopBackend, sessions=self.sessions)
+        self.sessions = LoopSessions(self.dsn, self.namespace)
         self.loop = ChildLoop(self.memory, self._on_exception)
         self.executing: dict[int, Executing] = {}
         self.reporter = Reporter(channel.results, self.loop, self._fail)
@@ -65,15 +63,15 @@ class CoroutineRunner(Runner):
         os.register_at_fork(after_in_child=self._leave_in_fork)
         refuse_signals()
         forking.reset_signals_in_forks()
-        if channel.dump is not None:
-            dump_on_signal(channel.dump)
         self.state = ProcessState(parent, is_shared=True)
 
     def main(self) -> NoReturn:
         try:
             self._beat()
+            Watchdog(self.memory).start()
+            os.set_blocking(self.channel.results, False)
             self.loop.add_reader(self.channel.commands, self._receive)
-            self.memory.is_ready = True
+            self.memory.set_ready()
             while True:
                 try:
                     self.loop.run_forever()
@@ -161,6 +159,18 @@ class CoroutineRunner(Runner):
             )
         return handler
 
+    def backend(self, call: HandlerCall, run: ClaimedRun) -> LoopBackend:
+        return LoopBackend(
+            self.dsn,
+            self.namespace,
+            run.id,
+            run.attempt,
+            run.locked_by,
+            call.timeout,
+            report=self.memory.progress.reporter(call.index, run),
+            sessions=self.sessions,
+        )
+
     def _stop(self, executing: Executing | None) -> None:
         """Cancel a handler, and again while it catches that: the parent kills what does not end."""
         if executing is None or executing.has_ended:
@@ -219,7 +229,7 @@ class CoroutineRunner(Runner):
         self.memory.end(index, protocol.ENDED if end is not None else protocol.SUCCEEDED)
         import_seconds = executing.call.import_seconds
         if end is None and not import_seconds:
-            self.reporter.add_success(index, executing.took)
+            self.reporter.add_success(index, executing.took, is_busy=bool(self.executing))
         else:
             end = end or AttemptEnd(EndKind.RETURNED)
             self.reporter.add(TaskEnd(index, end, executing.took, import_seconds))

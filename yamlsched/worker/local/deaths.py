@@ -11,7 +11,7 @@ from yamlsched.runs.lifecycle import BLOCKED, WORKER_DIED, AttemptEnd, EndKind
 from yamlsched.worker.attempt import Attempt, Kind
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.child import ChildHandle
-from yamlsched.worker.local.stall import BLOCKED_FOR, read_dump
+from yamlsched.worker.local.protocol import BLOCKED_FOR
 from yamlsched.worker.local.usage import of_killed
 
 # children that died with an attempt that they had not started: then it has failed
@@ -73,7 +73,7 @@ def ends_by_death(
         end = AttemptEnd(EndKind.RAISED, why, WORKER_DIED)
         if attempt is not culprit:
             end = end._replace(error=_of_neighbour(culprit, why, executed_count))
-        elif why.startswith(BLOCKED_FOR):
+        elif stack or why == BLOCKED_FOR:
             end = end._replace(error_type=BLOCKED, stack=stack)
         elif used is not None and child.kind is Kind.HANDLER:
             end = end._replace(usage=of_killed(child.memory, used))
@@ -84,10 +84,11 @@ def _cause(
     child: ChildHandle, started: Mapping[int, Attempt], status: int
 ) -> tuple[Attempt | None, str, str]:
     """Return which attempt ended the process, if that is known, what it did, and a stack."""
+    if note := child.memory.note():
+        where, _, stack = note.partition("\n")
+        return child.running(), f"{BLOCKED_FOR} at {where}", stack
     if child.killed_for is not None:
-        attempt, why = child.killed_for
-        place, stack = read_dump(child.dump) if why == BLOCKED_FOR and child.dump else ("", "")
-        return attempt, f"{why} at {place}" if place else why, stack
+        return *child.killed_for, ""
     if child.is_loop:
         # SIGKILL is sent from outside, possibly because memory is short: what was executing need
         # not be the reason
@@ -96,8 +97,8 @@ def _cause(
     why = exit_cause(status)
     for index, attempt in started.items():
         if child.memory.state(index) == protocol.ENDED:
-            died = f"its process died ({exit_cause(status, '')})"
-            why = f"{died} before it could report how the handler ended"
+            how = "hung, and was killed," if child.is_hung else f"died ({exit_cause(status, '')})"
+            why = f"its process {how} before it could report how the handler ended"
         return attempt, why, ""
     return None, why, ""
 

@@ -17,26 +17,18 @@ class Estimates:
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}  # by job
         self._typical: float | None = None  # of all jobs
-        self._printing: set[str] = set()  # jobs
 
     def learn(self, job: str, seconds: float) -> None:
         """Note how long an attempt took."""
         self._seconds[job] = _average(self._seconds.get(job), seconds)
         self._typical = _average(self._typical, seconds)
 
-    def note_output(self, job: str) -> None:
-        """Note that an attempt of ``job`` has printed something: nothing waits behind those."""
-        self._printing.add(job)
-
     def is_quick(self, job: str) -> bool:
         """Return whether an attempt of ``job`` ends within some tens of milliseconds."""
-        seconds = self._seconds.get(job, QUICK_SECONDS)
-        return seconds < QUICK_SECONDS and job not in self._printing
+        return self._seconds.get(job, QUICK_SECONDS) < QUICK_SECONDS
 
     def message_size(self, job: str) -> int:
         """Return how many runs of ``job`` make one message: 1 while nothing is known of the job."""
-        if job in self._printing:
-            return 1
         seconds = self._seconds.get(job, MAX_MESSAGE_SECONDS)
         return max(
             1, min(MAX_MESSAGE_RUNS, int(MAX_MESSAGE_SECONDS / max(seconds, SHORTEST_SECONDS)))

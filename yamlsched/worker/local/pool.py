@@ -20,11 +20,11 @@ from yamlsched.handler.programs import with_last_lines
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Kind, Workload
-from yamlsched.worker.events import (
+from yamlsched.worker.executor import (
     Capacity,
     Ended,
     EventQueue,
-    Failed,
+    ExecutorFailed,
     ReturnedUnstarted,
     Succeeded,
 )
@@ -69,9 +69,9 @@ class Pool:
 
     # -- handing out -------------------------------------------------------------------------------
 
-    def submit(self, attempt: Attempt) -> None:
-        """Take ``attempt``, and hand it to a child soon."""
-        self._waiting.append(attempt)
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        """Take ``attempts``, and hand them to children soon."""
+        self._waiting.extend(attempts)
         self._dispatch_soon()
 
     def capacity(self) -> Capacity:
@@ -96,7 +96,7 @@ class Pool:
 
     def running(self) -> int:
         """Return how many permits are in use."""
-        return sum(min(each.capacity, len(each.assigned)) for each in self._children.values())
+        return sum([child.load for child in self._children.values()])
 
     def release_idle_capacity(self) -> None:
         """Free the permits that nothing is executed or waits for."""
@@ -125,7 +125,7 @@ class Pool:
                 child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
         except EnvironmentFailed as error:
             if not self.running():  # otherwise a running child takes it
-                self._events.put(Failed(error))
+                self._events.put(ExecutorFailed(error))
 
     def _next_message(self, limit: int) -> list[Attempt]:
         """Take what is handed over at once: up to ``limit`` attempts. Those that execute one after
@@ -208,7 +208,7 @@ class Pool:
         self._cannot_fork = False
         self._children[child.pid] = child
         child.loop.add_reader(child.results, self._read, child)
-        child.loop.add_reader(child.output, self._read_output, child)
+        child.loop.add_reader(child.output, child.read_output)
         return child
 
     def _reap(self) -> None:
@@ -254,18 +254,18 @@ class Pool:
                 startable.append(attempt)
         self._requeue(startable)
 
-    def stop(self, attempt: Attempt, grace: float | None = None) -> None:
-        """Stop ``attempt``, whose ``stopped`` is the reason; kill it after ``grace`` seconds.
+    def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
+        """Stop ``attempts``, whose ``stopped`` is the reason; kill them after ``grace`` seconds.
 
-        None: after the time that suits it, for a command its ``kill_after``. An attempt that it no
-        longer holds is ignored.
+        None: after the time that suits each, for a command its ``kill_after``.
+        Attempts that it no longer holds are ignored.
         """
-        unstarted = list[Attempt]()
-        for child in self._children.values():
-            for index, held in list(child.assigned.items()):
-                if held is attempt:
-                    unstarted += child.stop(index, grace)
-        self._requeue(unstarted)
+        wanted = set(attempts)
+        for child in list(self._children.values()):
+            indexes = [index for index, attempt in child.assigned.items() if attempt in wanted]
+            if indexes:
+                self._requeue(child.stop(indexes, grace))
+        self._requeue([])
 
     def release_unstarted(self) -> None:
         """Return all attempts that have not started; start none from now on."""
@@ -336,11 +336,6 @@ class Pool:
             child.kill_for(culprit, "the handler wrote to a file descriptor that it did not open")
         self._dispatch_soon()
 
-    def _read_output(self, child: ChildHandle) -> None:
-        if not child.is_loop and (unstarted := child.withdraw()):
-            self._requeue(unstarted)  # so that all of it is of one attempt
-        child.read_output()
-
     def _handle(self, child: ChildHandle, message: Message) -> None:
         for index, content in message.outputs:
             if (attempt := child.assigned.get(index)) is not None:
@@ -380,7 +375,6 @@ class Pool:
 
     def _end(self, child: ChildHandle, attempt: Attempt, end: AttemptEnd) -> None:
         if attempt.output is not None:
-            self._estimates.note_output(attempt.job.name)
             output, omitted_bytes = attempt.output.take(is_kept=attempt.keeps_output(end))
             end = end._replace(output=output, omitted_bytes=omitted_bytes)
         if attempt.is_command:

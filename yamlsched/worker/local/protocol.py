@@ -1,9 +1,10 @@
 """How the pool and its children communicate: frames on pipes, and bytes in shared memory.
 
 A frame is its length (4 bytes) and a marshalled value. Parent to child: a kind and its content, see
-``TASKS``. Child to parent: a ``Message``. The shared memory (``Memory``) has the state of each task
-at its index, written by the child, and whether it was withdrawn before it started, written by the
-parent. All of it is correct at any instant at which the child dies.
+``TASKS``. Child to parent: a ``Message``. In the shared memory each task has two bytes at its
+index: its state, written by the child, and whether it was withdrawn before it started, written by
+the parent. What follows is of the child as a whole, see ``Memory``. All of it is correct at any
+instant at which the child dies.
 
 Progress of attempts is reported in memory of its own (``ProgressSlots``): no report waits, and the
 last one is there however the child dies.
@@ -11,22 +12,25 @@ last one is there however the child dies.
 
 from __future__ import annotations
 
-import ctypes
 import marshal
+import math
 import mmap
 import os
 import struct
+import sys
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, Usage
 from yamlsched.runs.progress import Progress
 
-SLOT_BYTES = 1024  # the longest report and its head take less
-HEAD = struct.Struct("=II")  # checksum and length of the report
+SLOT_BYTES = 1024  # the longest note and the head take less
+HEAD = struct.Struct("=IHdd")  # checksum, bytes of the note, done, total or NaN
 IS_USED_AT, SLOTS_AT = 0, mmap.PAGESIZE  # a page of memory is taken when something is written there
 MAX_READS = 10  # of a slot that is being written
 
@@ -46,8 +50,14 @@ class ProgressSlots:
         return partial(self._report, SLOTS_AT + index * SLOT_BYTES, _claim_number(run))
 
     def _report(self, start: int, claim: int, progress: Progress) -> None:
-        content = marshal.dumps(tuple(progress))
-        slot = HEAD.pack(zlib.crc32(content, claim), len(content)) + content
+        done, total, note = progress
+        content = note.encode()
+        head = HEAD.pack(0, len(content), done, math.nan if total is None else total)
+        slot = (
+            zlib.crc32(content, zlib.crc32(head, claim)).to_bytes(4, sys.byteorder)
+            + head[4:]
+            + content
+        )
         self._bytes[start : start + len(slot)] = slot
         self._bytes[IS_USED_AT] = 1
 
@@ -64,10 +74,14 @@ class ProgressSlots:
         start, claim = SLOTS_AT + index * SLOT_BYTES, _claim_number(run)
         for _ in range(MAX_READS):
             slot = self._bytes[start : start + SLOT_BYTES]
-            checksum, length = HEAD.unpack_from(slot)
+            checksum, length, done, total = HEAD.unpack_from(slot)
+            if not checksum:
+                break  # nothing was written there
             content = slot[HEAD.size : HEAD.size + length]
-            if content and checksum == zlib.crc32(content, claim):
-                return Progress(*marshal.loads(content))
+            if checksum == zlib.crc32(content, zlib.crc32(bytes(4) + slot[4 : HEAD.size], claim)):
+                return Progress(
+                    done, None if math.isnan(total) else total, content.decode("utf-8", "replace")
+                )
         return None
 
 
@@ -80,6 +94,13 @@ MAX_TASKS = 4096
 """Tasks that a child can hold at once."""
 # ENDED: the handler has returned, and its report is being sent
 NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3
+# places in the shared memory, after two bytes for each task
+READY, STOPPING, READING, PRINTED = range(2 * MAX_TASKS, 2 * MAX_TASKS + 4)
+GROUP, GROUP_ID = 2 * MAX_TASKS + 4, struct.Struct("=i")
+USED, USED_NUMBERS = GROUP + 4, 3
+STEP_AT, STEP = USED + 8 * USED_NUMBERS, struct.Struct("=IIB")
+NOTE_AT, NOTE_LENGTH, MAX_NOTE_BYTES = STEP_AT + 12, struct.Struct("=I"), 8_192
+NOTE_TEXT_AT = NOTE_AT + NOTE_LENGTH.size
 TASKS, STOP, RESUME = "tasks", "stop", "resume"
 """What the parent sends: tasks to start; indexes of coroutines to cancel; and, to a child that
 waits, that its message was handled.
@@ -91,15 +112,14 @@ FAILED_EXIT, CLOSED_PIPES = 70, 71
 
 
 class Channel(NamedTuple):
-    """The child's side of its connection to the parent: three descriptors, the shared memory, and
-    the file for the stack of an event loop that is blocked.
+    """The child's side of its connection to the parent: three descriptors, and the
+    shared memory.
     """
 
     commands: int
     results: int
     output: int
     memory: Memory
-    dump: IO[bytes] | None
 
 
 Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, int | None, float, tuple[Any, ...]]
@@ -177,41 +197,69 @@ class LoopStep(NamedTuple):
     is_import: bool  # of its handler
 
 
-class Memory(ctypes.Structure):
-    """What one child and its parent share, for as long as either of them lives."""
-
-    is_ready: bool  # child: it is set up, and waits for tasks
-    is_stop_requested: bool  # parent: the next SIGTERM is meant for the handler
-    group: int  # child, or its program: the process group of the program that executes, or 0
-    # child, see ``usage``: what it had used when its attempt started, CPU of programs included; the
-    # size of the largest program that had ended; the size of the process that became its program
-    cpu_seconds: float
-    largest_program: float
-    program_size: float
-    _states: ctypes.Array[ctypes.c_ubyte]  # of tasks
-    _withdrawn: ctypes.Array[ctypes.c_bool]
-    _step: int
-    _place: int  # 1 + the index of the attempt whose code is executing, or 0
-    _is_import: bool
-    _fields_ = (
-        ("is_ready", ctypes.c_bool),
-        ("is_stop_requested", ctypes.c_bool),
-        ("group", ctypes.c_int),
-        ("cpu_seconds", ctypes.c_double),
-        ("largest_program", ctypes.c_double),
-        ("program_size", ctypes.c_double),
-        ("_states", ctypes.c_ubyte * MAX_TASKS),
-        ("_withdrawn", ctypes.c_bool * MAX_TASKS),
-        ("_step", ctypes.c_uint),
-        ("_place", ctypes.c_uint),
-        ("_is_import", ctypes.c_bool),
-    )
-
-    def __new__(cls) -> Memory:
-        return cls.from_buffer(mmap.mmap(-1, ctypes.sizeof(cls)))
+class Memory:
+    """The shared bytes of one child."""
 
     def __init__(self) -> None:
+        self._bytes = mmap.mmap(-1, NOTE_TEXT_AT + MAX_NOTE_BYTES)
+        self.used = memoryview(self._bytes)[USED:STEP_AT].cast("d")  # see ``usage``
         self.progress = ProgressSlots(MAX_TASKS)
+        self._parent, self._steps = os.getpid(), 0
+
+    # -- the child as a whole ----------------------------------------------------------------------
+
+    def set_ready(self) -> None:
+        """Child: report that it is set up, and waits for tasks."""
+        self._bytes[READY] = 1
+
+    @property
+    def is_ready(self) -> bool:
+        """Parent: whether the child has been set up."""
+        return bool(self._bytes[READY])
+
+    def request_stop(self) -> None:
+        """Parent: the next SIGTERM is meant for the handler."""
+        self._bytes[STOPPING] = 1
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Child: whether the parent has asked it to stop its handler."""
+        return bool(self._bytes[STOPPING])
+
+    def set_group(self, group: int) -> None:
+        """Child, or its program before it starts: set the program's process group; 0: it is no
+        longer signalled.
+        """
+        GROUP_ID.pack_into(self._bytes, GROUP, group)
+
+    @property
+    def group(self) -> int:
+        """Parent: the process group of the program that the child is executing, or 0."""
+        return int(GROUP_ID.unpack_from(self._bytes, GROUP)[0])
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Parent: read the pipe of output meanwhile. No attempt starts or ends: all is of one."""
+        self._bytes[READING] = 1
+        os.getppid()  # see ``start``
+        try:
+            yield
+        finally:
+            self._bytes[READING] = 0
+
+    def note_print(self) -> None:
+        """Parent, while it is reading: the attempt that executes has printed something."""
+        self._bytes[PRINTED] = 1
+
+    def has_printed(self) -> bool:
+        """Child: return whether the parent has read something since the attempt started."""
+        self.wait_for_reader()
+        return bool(self._bytes[PRINTED])
+
+    def wait_for_reader(self) -> None:
+        """Child: wait until the parent has read. Called between two writes, see ``start``."""
+        while self._bytes[READING] and os.getppid() == self._parent:
+            time.sleep(0)
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -221,47 +269,99 @@ class Memory(ctypes.Structure):
         Both sides write first and then read, so that at most one of them takes the task for its
         own. The system call in between keeps the processor from reordering the two.
         """
-        self._states[index] = STARTED
+        shared = self._bytes
+        shared[index] = STARTED
         os.getppid()
-        if self._withdrawn[index]:
-            self._states[index] = NOT_STARTED
+        if shared[MAX_TASKS + index]:
+            shared[index] = NOT_STARTED
             return False
+        self.wait_for_reader()
+        shared[PRINTED] = 0
         return True
 
     def end(self, index: int, state: int = ENDED) -> None:
         """Child: mark that the handler has returned; a report follows."""
-        self._states[index] = state
+        self._bytes[index] = state
+        os.getppid()
+        self.wait_for_reader()
 
     def clear(self, index: int) -> None:
         """Parent: prepare ``index`` for a new task."""
-        self._states[index] = NOT_STARTED
-        self._withdrawn[index] = False
+        self._bytes[index] = NOT_STARTED
+        self._bytes[MAX_TASKS + index] = 0
 
     def withdraw(self, index: int) -> bool:
         """Parent: withdraw the task; return False if it has started."""
-        self._withdrawn[index] = True
+        self._bytes[MAX_TASKS + index] = 1
         os.getppid()
-        return self._states[index] == NOT_STARTED
+        return self._bytes[index] == NOT_STARTED
 
     def state(self, index: int) -> int:
         """Parent: return the state of the task."""
-        return self._states[index]
+        return self._bytes[index]
+
+    def running(self) -> int | None:
+        """Parent: return the index of the task whose handler is executing, or the lowest one."""
+        index = self._bytes.find(bytes([STARTED]), 0, MAX_TASKS)
+        return None if index < 0 else index
 
     # -- the event loop of a child -----------------------------------------------------------------
 
     def enter(self, index: int, is_import: bool = False) -> None:
         """Child: note that the code of the attempt at ``index`` executes from now on."""
-        self._place, self._is_import = index + 1, is_import
-        self._step += 1
+        self._set_step(index + 1, is_import)
 
     def leave(self) -> None:
         """Child: note that no attempt's code is executing."""
-        self._place, self._is_import = 0, False
-        self._step += 1
+        self._set_step(0, False)
+
+    def _set_step(self, place: int, is_import: bool) -> None:
+        self._steps = number = (self._steps + 1) & 0xFFFFFFFF
+        STEP.pack_into(self._bytes, STEP_AT, number, place, is_import)
 
     def step(self) -> LoopStep:
         """Return what the child is doing."""
-        return LoopStep(self._step, self._place - 1 if self._place else None, self._is_import)
+        number, place, is_import = STEP.unpack_from(self._bytes, STEP_AT)
+        return LoopStep(number, place - 1 if place else None, bool(is_import))
+
+    def write_note(self, text: str) -> None:
+        """Child: leave ``text`` to be read after its death."""
+        content = text.encode("utf-8", "replace")[:MAX_NOTE_BYTES]
+        self._bytes[NOTE_TEXT_AT : NOTE_TEXT_AT + len(content)] = content
+        NOTE_LENGTH.pack_into(self._bytes, NOTE_AT, len(content))
+
+    def note(self) -> str:
+        """Parent: return what the child has left; empty without a note."""
+        (length,) = NOTE_LENGTH.unpack_from(self._bytes, NOTE_AT)
+        text = self._bytes[NOTE_TEXT_AT : NOTE_TEXT_AT + min(length, MAX_NOTE_BYTES)]
+        return text.decode("utf-8", "replace")
+
+
+BLOCKED_SECONDS = 3.0  # for which one step of a coroutine may take
+BLOCKED_FOR = f"blocked the event loop for {BLOCKED_SECONDS:.0f}s"
+IMPORT_SECONDS = 60.0  # for which the import of a handler may take
+WATCH_INTERVAL_SECONDS = 0.25
+
+
+class Stall:
+    """For how long a child's event loop has been seen in the same step.
+
+    Intervals in which the observer itself was not executed do not count: the whole host may have
+    stood still.
+    """
+
+    def __init__(self) -> None:
+        self._step: LoopStep | None = None
+        self._seen_at = self._seconds = 0.0
+
+    def is_over(self, step: LoopStep, now: float, margin: float = 0.0) -> bool:
+        """Observe ``step``; return whether it takes too long, by more than ``margin`` seconds."""
+        if step == self._step:
+            self._seconds += min(now - self._seen_at, 2 * WATCH_INTERVAL_SECONDS)
+        else:
+            self._step, self._seconds = step, 0.0
+        self._seen_at = now
+        return self._seconds >= (IMPORT_SECONDS if step.is_import else BLOCKED_SECONDS) + margin
 
 
 def frames(
@@ -290,12 +390,6 @@ def _refused(report: TaskEnd, size: int) -> TaskEnd:
     error = f"it enqueued {runs} runs, {size >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20}"
     error += " MiB: enqueue fewer in one attempt, and let some of them enqueue the rest"
     return report._replace(end=AttemptEnd(EndKind.RAISED, error, "EnqueueRefused"))
-
-
-def write_all(descriptor: int, content: bytes) -> None:
-    unwritten = memoryview(content)
-    while unwritten:
-        unwritten = unwritten[os.write(descriptor, unwritten) :]
 
 
 def frame(content: Any) -> bytes:

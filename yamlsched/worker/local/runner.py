@@ -148,14 +148,13 @@ class Runner:
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
         self.redact = redactor(workload.dsn)
         self.frames = Frames()
-        self.new_backend: Callable[..., PostgresBackend] = PostgresBackend
 
     def import_handler(self, call: HandlerCall) -> Callable[..., Any]:
         return resolve(call.path)
 
     def backend(self, call: HandlerCall, run: ClaimedRun) -> PostgresBackend:
         """Return what the handler's ``run`` uses of the database."""
-        return self.new_backend(
+        return PostgresBackend(
             self.dsn,
             self.namespace,
             run.id,
@@ -213,7 +212,7 @@ class ProcessRunner(Runner):
 
     def main(self) -> NoReturn:
         try:
-            self.memory.is_ready = True
+            self.memory.set_ready()
             while True:
                 while self.is_waiting or not self.tasks:
                     self._receive()
@@ -252,7 +251,7 @@ class ProcessRunner(Runner):
         end = self._attempt(call, target)
         call.finish(end)
         self._flush_output()
-        has_printed = self._unread_bytes() > 0
+        has_printed = self._unread_bytes() > 0 or self.memory.has_printed()
         now = time.perf_counter()
         took = now - call.started
         is_program = not isinstance(target, str)
@@ -322,8 +321,11 @@ class ProcessRunner(Runner):
             raise calls.Stopped("stopped by yamlsched")
 
     def _send(self, now: float, reports: list[TaskEnd], must_retire: bool = False) -> None:
-        content = protocol.frames([], self.successes, reports, must_retire, self.is_waiting)
-        protocol.write_all(self.channel.results, content)
+        unsent = memoryview(
+            protocol.frames([], self.successes, reports, must_retire, self.is_waiting)
+        )
+        while unsent:
+            unsent = unsent[os.write(self.channel.results, unsent) :]
         self.successes.clear()
         self.sent_at = now
 

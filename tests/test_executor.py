@@ -1,8 +1,9 @@
-"""What a worker does with what its pool reports: with a pool that executes nothing."""
+"""The executor protocol: a worker with an executor that is not the pool of processes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,15 +15,14 @@ from yamlsched.schedule.job import Job, Mode, Queue
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import Claims
-from yamlsched.worker.events import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
-from yamlsched.worker.local.pool import Pool
+from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.queues import Queues
 from yamlsched.worker.worker import Worker
 
 RAISED = AttemptEnd(EndKind.RAISED, "no route to host", "OSError")
 
 
-class ScriptedPool:
+class ScriptedExecutor:
     """Ends attempts at once: the first is returned unstarted, the second has failed, all others have succeeded."""
 
     def __init__(self, events: EventQueue) -> None:
@@ -30,15 +30,16 @@ class ScriptedPool:
         self.count = 0
         self.is_closed = False
 
-    def submit(self, attempt: Attempt) -> None:
-        self.count += 1
-        if self.count == 1:
-            self.events.put(ReturnedUnstarted([attempt]))
-        elif self.count == 2:
-            self.events.put(Ended(attempt, RAISED))
-        else:
-            attempt.took = 0.1
-            self.events.put(Succeeded([attempt]))
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            self.count += 1
+            if self.count == 1:
+                self.events.put(ReturnedUnstarted([attempt]))
+            elif self.count == 2:
+                self.events.put(Ended(attempt, RAISED))
+            else:
+                attempt.took = 0.1
+                self.events.put(Succeeded([attempt]))
 
     def capacity(self) -> Capacity:
         return Capacity(parallel=10, total=10, held=0)
@@ -46,7 +47,7 @@ class ScriptedPool:
     def running(self) -> int:
         return 0
 
-    def stop(self, attempt: Attempt, grace: float | None = None) -> None: ...
+    def stop(self, attempts: Iterable[Attempt], grace: float) -> None: ...
     def release_unstarted(self) -> None: ...
     def release_idle_capacity(self) -> None: ...
     def check(self) -> None: ...
@@ -56,11 +57,7 @@ class ScriptedPool:
         self.is_closed = True
 
 
-def a_worker(workload: Workload, pool: Any, events: EventQueue) -> Worker:
-    return Worker(workload, pool, lambda name, queue, workload: pool, events, WorkerLimits())
-
-
-def test_a_worker_records_what_its_pool_reports(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any], dsn: str) -> None:
     # given four due runs
     db.execute(
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
@@ -69,15 +66,15 @@ def test_a_worker_records_what_its_pool_reports(db: psycopg.Connection[Any], dsn
     )
     job = Job(name="purge", handler="h.f")
     events = EventQueue()
-    pool = ScriptedPool(events)
+    executor = ScriptedExecutor(events)
     workload = Workload(dsn, "default", {"purge": job}, ClaimScope(), Path("schedules.yaml"))
 
-    # when a worker drains them
-    report = asyncio.run(a_worker(workload, pool, events).run())
+    # when a worker drains them by another executor
+    report = asyncio.run(Worker(workload, executor, events, WorkerLimits()).run())
 
     # then each outcome is in the database: the run that was returned was claimed again, at no cost
-    assert pool.count == 5
-    assert pool.is_closed
+    assert executor.count == 5
+    assert executor.is_closed
     assert report.has_dead
     rows = db.execute(
         "select status, attempts, last_error from yamlsched.job_runs order by status"
@@ -88,7 +85,7 @@ def test_a_worker_records_what_its_pool_reports(db: psycopg.Connection[Any], dsn
     ]
 
 
-class ReturningPool(ScriptedPool):
+class ReturningExecutor(ScriptedExecutor):
     """Executes two attempts at a time, but returns the first two unstarted, once it has got four others."""
 
     worker: Worker
@@ -98,13 +95,14 @@ class ReturningPool(ScriptedPool):
         self.submitted: list[int] = []
         self.first: list[Attempt] = []
 
-    def submit(self, attempt: Attempt) -> None:
-        self.submitted.append(attempt.run.id)
-        if len(self.submitted) <= 2:
-            self.first.append(attempt)
-        else:
-            attempt.took = 0.1
-            self.events.put(Succeeded([attempt]))
+    def submit(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            self.submitted.append(attempt.run.id)
+            if len(self.submitted) <= 2:
+                self.first.append(attempt)
+            else:
+                attempt.took = 0.1
+                self.events.put(Succeeded([attempt]))
         if len(self.submitted) == 6:
             self.events.put(ReturnedUnstarted(self.first))
 
@@ -123,7 +121,7 @@ def test_runs_that_were_released_are_claimed_before_later_ones(
     )
     ids = [row.id for row in db.execute("select id from yamlsched.job_runs order by run_at")]
     events = EventQueue()
-    pool = ReturningPool(events)
+    executor = ReturningExecutor(events)
     workload = Workload(
         dsn,
         "default",
@@ -131,19 +129,19 @@ def test_runs_that_were_released_are_claimed_before_later_ones(
         ClaimScope(),
         Path("schedules.yaml"),
     )
-    pool.worker = a_worker(workload, pool, events)
+    executor.worker = Worker(workload, executor, events, WorkerLimits())
 
-    asyncio.run(pool.worker.run())
+    asyncio.run(executor.worker.run())
 
-    assert pool.submitted == [*ids[:6], *ids[:2], *ids[6:]]
+    assert executor.submitted == [*ids[:6], *ids[:2], *ids[6:]]
 
 
 def test_a_reload_adds_and_removes_queues_while_the_worker_claims_from_the_others() -> None:
     events = EventQueue()
     queues = Queues(
-        cast(Pool, ScriptedPool(events)),
+        ScriptedExecutor(events),
         lambda name: cast(Claims, None),
-        lambda name, queue: cast(Pool, ScriptedPool(events)),
+        lambda name, queue: ScriptedExecutor(events),
     )
 
     def serve(**named: Queue) -> None:
@@ -160,8 +158,8 @@ def test_a_reload_adds_and_removes_queues_while_the_worker_claims_from_the_other
 
     assert [first.name, *(queue.name for queue in claiming)] == ["default", "web"]
     assert [queue.name for queue in queues] == ["default", "mail"]
-    assert [queue.pool is queues.processes for queue in queues] == [True, False]
+    assert [queue.executor is queues.processes for queue in queues] == [True, False]
     assert [queue.name for queue in queues.in_turn()] == ["mail", "default"]
-    assert len(queues.pools) == 2
+    assert len(queues.executors) == 2
     serve(default=Queue())
-    assert len(queues.pools) == 2  # the other one may hold attempts
+    assert len(queues.executors) == 2  # the other one may hold attempts
