@@ -399,7 +399,7 @@ def test_a_loop_applies_an_edit_although_housekeeping_fails(project: Project) ->
         "the loop syncs at the start of each minute: not now",
     )
     with store.connect(project.dsn) as other, other.transaction():
-        other.execute("lock table yamlsched.used_keys in access exclusive mode")
+        other.execute("lock table yamlsched.effects in access exclusive mode")
         # the loop may have kept house at the start of the minute
         project.db.execute("update yamlsched.namespaces set housekept_at = null")
 

@@ -152,7 +152,7 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         )
 
 
-def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool) -> None:
+def refuse_foreign_schema(connection: psycopg.Connection[Any]) -> None:
     """Raise EnvironmentFailed if another role made the schema, or if it has objects and no tables
     of yamlsched.
     """
@@ -165,7 +165,9 @@ def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool
             " not a member: its owner could replace what is created in it. Migrate as"
             f' "{schema.owner}", or, if that role should not have created it, drop the schema first'
         )
-    if schema.has_objects and not is_migrated:
+    # asked after what is there: another process may have created both meanwhile
+    [table] = connection.execute(load("migrations")["exists"]).fetchall()
+    if schema.has_objects and not table.found:
         raise EnvironmentFailed(
             'the schema "yamlsched" has objects that yamlsched did not create: move them to another'
             " schema, or drop them"
@@ -201,7 +203,7 @@ def _migrate(connection: psycopg.Connection[Any], dry_run: bool) -> list[Migrati
         [table] = connection.execute(sql["exists"]).fetchall()
         if table.found and not dry_run:
             connection.execute(sql["lock"])
-        refuse_foreign_schema(connection, is_migrated=table.found)
+        refuse_foreign_schema(connection)
         checksums = applied(connection)
         must_migrate(checksums)
         missing = [each for each in all_migrations() if each.version not in checksums]
