@@ -151,8 +151,8 @@ class Worker:
     def _submit(
         self, queue: ServedQueue, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope
     ) -> None:
-        """Hand over ``runs``, which were claimed from ``queue`` in ``scope``: the file may have been
-        read again.
+        """Hand over ``runs``, which were claimed from ``queue`` in ``scope``: the file may have
+        been read again.
         """
         jobs, is_outdated, has_moved = (
             self.workload.jobs,

@@ -47,7 +47,7 @@ def set_up(
     environment: Environment,
     streams: Callable[[], tuple[TextIO, TextIO]],
 ) -> None:
-    """Detach from the worker, and prepare for handlers. ``streams`` write to descriptors 1 and 2."""
+    """Detach from the worker, and prepare for handlers. ``streams`` write to stdout and stderr."""
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     workload = environment.workload
     for descriptor in (1, 2):

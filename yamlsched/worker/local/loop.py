@@ -123,7 +123,8 @@ class ChildLoop(asyncio.SelectorEventLoop):
         self._ready: deque[Any] = deque(maxlen=0)
         null = os.open(os.devnull, os.O_RDWR)
         descriptors = [self._ssock.fileno(), self._csock.fileno()]  # type: ignore[attr-defined]
-        if (fileno := getattr(self._selector, "fileno", None)) is not None:  # type: ignore[attr-defined]
+        selector: Any = self._selector  # type: ignore[attr-defined]
+        if (fileno := getattr(selector, "fileno", None)) is not None:
             descriptors.append(fileno())
         for descriptor in descriptors:
             os.dup2(null, descriptor, inheritable=False)

@@ -1,4 +1,4 @@
-"""What a child of coroutines sends to its parent: what attempts have printed, and how they ended."""
+"""What a child of coroutines sends to its parent: what attempts have printed, how they ended."""
 
 from __future__ import annotations
 
