@@ -226,6 +226,19 @@ def test_a_tick_and_operators_need_only_the_worker_role(
     assert yamlsched("status").returncode == 0
     assert yamlsched("doctor").returncode == code_of_doctor(granted)
 
+    # and edits are applied: jobs that follow others, a limit, a job that leaves
+    for jobs in (
+        "  good: {handler: jobs.good, cron: '* * * * *', limit: few}\n"
+        "  after_good: {handler: jobs.child, after: [good]}\n",
+        "  good: {handler: jobs.good, cron: '*/5 * * * *', overlap: allow}\n"
+        "  after_good: {handler: jobs.child, cron: '*/5 * * * *'}\n",
+    ):
+        limits = "limits: {few: {max: 1}}\n" if "few" in jobs else ""
+        (tmp_path / "schedules.yaml").write_text(f"version: 1\n{limits}jobs:\n{jobs}")
+        applied = yamlsched("sync")
+        assert (applied.returncode, "sync.applied" in applied.stderr) == (0, True), applied.stderr
+        assert "permission denied" not in yamlsched("tick").stderr
+
 
 def test_an_owner_migrates(granted: Db) -> None:
     with connect_as(granted, "yamlsched_owner"):
