@@ -10,8 +10,10 @@ started=""
 
 stop() {
     trap - EXIT
-    for pid in $started; do kill "$pid" 2>/dev/null || true; done
-    for pid in $started; do wait "$pid" 2>/dev/null || true; done
+    for pid in $started; do    # the workers before the scheduler: without it, they may never end
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
     "$bin/yamlsched" db stop >/dev/null
     rm -rf "$scratch"
 }
@@ -43,13 +45,14 @@ export DASK_CONFIG="$scratch/dask.yaml"
 dsn=$("$bin/yamlsched" db dsn)   # the Dask workers have it in their environment: it is never sent to them
 
 echo "a Dask scheduler at $address, and two Dask workers, of which one has two GPUs, or says so"
-.venv/bin/dask scheduler --host 127.0.0.1 --port "${address##*:}" --no-dashboard >"$scratch/scheduler.log" 2>&1 &
-started="$started $!"
+dask="timeout --kill-after=5 1d .venv/bin/dask"   # what does not end 5 seconds after SIGTERM is killed
+$dask scheduler --host 127.0.0.1 --port "${address##*:}" --no-dashboard >"$scratch/scheduler.log" 2>&1 &
+started=$!
 for place in plain gpu; do
     set -- --name "$place" --nthreads 4 --no-nanny --no-dashboard --local-directory "$scratch"
     [ "$place" = plain ] || set -- "$@" --resources GPU=2
-    PATH="$bin:$PATH" YAMLSCHED_DSN=$dsn PLACE="Dask worker $place" .venv/bin/dask worker "$@" >"$scratch/$place.log" 2>&1 &
-    started="$started $!"
+    PATH="$bin:$PATH" YAMLSCHED_DSN=$dsn PLACE="Dask worker $place" $dask worker "$@" >"$scratch/$place.log" 2>&1 &
+    started="$! $started"
 done
 
 step sync
@@ -59,7 +62,10 @@ step enqueue train_model
 step enqueue clean_up
 sleep 10    # a run is due for a worker that must be started once it could be claimed for 10 seconds
 step tick   # as cron does each minute: it executes clean_up, and starts workers for the others
-while "$bin/yamlsched" runs --job train_model --format json | grep -qE '"status": "(queued|running)"'; do sleep 1; done
+while "$bin/yamlsched" runs --job train_model --format json | grep -qE '"status": "(queued|running)"'; do
+    sleep 1
+    "$bin/yamlsched" tick >/dev/null
+done
 step status
 step runs
 step show "$(echo "$created" | sed -n 's/^run \([0-9]*\) .*/\1/p')"

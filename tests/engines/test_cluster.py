@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.engines import DASK, ROOT, Dask, blocks, free_ports
+from support.project import until
 from yamlsched.extras import embedded
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("ssh")]  # the engine that takes least
@@ -47,7 +48,8 @@ def test_make_cluster_runs_jobs_on_a_dask_worker_and_leaves_no_process(folder: P
     runs = re.findall(r"(?m)^\d+ +(\w+) +(\w+) +1/", done.stdout)
     assert runs == [("clean_up", "succeeded"), *[("train_model", "succeeded")] * 2], done.stdout
     assert '"place": "Dask worker gpu"' in done.stdout  # of the run that is shown
-    assert not [path for path in Path("/proc").glob("[0-9]*") if belongs_to(path, folder)]
+    processes = Path("/proc").glob
+    until(lambda: not any(belongs_to(path, folder) for path in processes("[0-9]*")), "all end")
 
 
 def belongs_to(process: Path, folder: Path) -> bool:
