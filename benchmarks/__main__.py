@@ -17,6 +17,7 @@ PARTS = [
     "held",
     "failures",
     "slots",
+    "limits",
     "io",
     "enqueue",
     "fanout",

@@ -63,6 +63,8 @@ class Sizes:
     ticks: int = 10
     starts: int = 5
     long: tuple[int, ...] = (2, 4, 8)
+    limited: int = 2_000
+    limited_slots: int = 2_000
     io: int = 10_000
     at_once: tuple[int, ...] = (200, 1_000)
     in_flight: int = 1_000
@@ -77,7 +79,7 @@ class Sizes:
             singles=10, latencies=5, definitions=(10, 100), jobs=100, busy_jobs=20, spike=100, large_spike=200, ticks=1,
             io=20, at_once=(5,), in_flight=10, tasks=3, soak_minutes=0.05, spike_workers=(1, 2), failures=50,
             held_runs=500, held_jobs=50, held_seconds=0.5, fan_outs=(2_000,), starts=1,
-            long=(2,),
+            long=(2,), limited=200, limited_slots=20,
         )  # fmt: skip
 
 
