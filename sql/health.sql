@@ -22,17 +22,17 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
        h.error_type as last_error_type, h.failure_streak, h.attempt_streak::integer, h.failing,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
-       h.overdue_since, h.overdue_why, dead.within, dead.last_hour, dead.last_day, dead.since,
+       h.late_since, h.late_why, dead.within, dead.last_hour, dead.last_day, dead.since,
        died.id as dead_run_id, died.last_error as dead_error, died.error_type as dead_error_type,
        dead.calls_within, failed_call.last_error as call_error,
        failed_call.error_type as call_error_type, h.overlap, failing.id as failing_run_id,
        failing.last_error as failing_error, failing.error_type as failing_error_type,
        failing.attempts - failing.prior_attempts - (failing.status = 'running')::integer,
-       failing.max_attempts - failing.prior_attempts as failing_max_attempts, h.overdue_slot,
+       failing.max_attempts - failing.prior_attempts as failing_max_attempts, h.late_slot,
        (select r.id from yamlsched.job_runs r  -- the dead run of that slot
         where r.definition_id = h.definition_id and r.dead_at is not null
-          and r.scheduled_for = h.overdue_slot
-        order by r.dead_at desc limit 1) as overdue_run_id, d.queue,
+          and r.scheduled_for = h.late_slot
+        order by r.dead_at desc limit 1) as late_run_id, d.queue,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
               and h.next_slot_at is null then 'ended' else h.state end as state,
        dead.calls_last_day, d.skip_on, d.only_on

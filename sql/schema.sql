@@ -1832,7 +1832,7 @@ select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.reti
        coalesce(open.failing, 0) as failing, coalesce(open.failed_runs, 0) as failed_runs,
        coalesce(open.failed_attempts, 0) as failed_attempts, open.failed_at, open.oldest_due_at,
        open.slot_run_id,
-       l.since as overdue_since, l.why as overdue_why, l.slot as overdue_slot
+       l.since as late_since, l.why as late_why, l.slot as late_slot
 from yamlsched.job_definitions d
 left join (
     select r.definition_id,
@@ -1880,7 +1880,7 @@ create view yamlsched.job_states as
 select q.namespace, q.job_type, q.definition_id,
        case when q.retired_at is not null then 'retired'
             when stuck.definition_id is not null then 'stuck'
-            when q.overdue_since is not null then 'late'
+            when q.late_since is not null then 'late'
             when failure.has_died then 'dead'
             when q.failing > 0 then 'failing'
             when failure.is_failing then 'retrying'
@@ -1894,7 +1894,7 @@ select q.namespace, q.job_type, q.definition_id,
        latest.finished_at as last_end_at, latest.locked_by as last_worker, q.paused, q.queued,
        q.running, q.failed,
        q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id,
-       q.overdue_since, q.overdue_why, q.overdue_slot
+       q.late_since, q.late_why, q.late_slot
 from yamlsched.job_queues q
 left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
@@ -1923,7 +1923,7 @@ cross join lateral (
             order by r.dead_at desc limit 1) is not null as has_died
 ) failure;
 
--- One row per job: its state, its last results, its unfinished runs, and whether it is overdue.
+-- One row per job: its state, its last results, its unfinished runs, and whether it is late.
 -- failure_streak: the runs whose latest failed attempt is later than the job's last success: dead,
 -- waiting for a retry or running again, but not cancelled. attempt_streak: their attempts that
 -- failed after it, since an operator's retry.
@@ -1937,7 +1937,7 @@ select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags,
        failed.last_error, failed.error_type,
        streak.runs as failure_streak, streak.attempts as attempt_streak,
        s.failing, s.queued, s.running, s.failed, s.oldest_due_at,
-       s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why, s.overdue_slot,
+       s.slot_run_id as open_slot_run_id, s.late_since, s.late_why, s.late_slot,
        d.overlap
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id
@@ -1963,13 +1963,13 @@ left join lateral (
           order by r.failed_at desc limit 1000) x
 ) streak on true;
 
--- Jobs with a slot or a run that is overdue.
-create view yamlsched.overdue_jobs as
-select q.namespace, q.job_type, q.overdue_since as due_since,
-       clock_timestamp() - q.overdue_since as late_by,
-       q.overdue_why as why
+-- Jobs with a slot or a run that is late.
+create view yamlsched.late_jobs as
+select q.namespace, q.job_type, q.late_since as due_since,
+       clock_timestamp() - q.late_since as late_by,
+       q.late_why as why
 from yamlsched.job_queues q
-where q.overdue_since is not null;
+where q.late_since is not null;
 
 -- The hosts that executed runs within the hour, and when each was last seen: when it claimed a run,
 -- or ended an attempt itself. Who ends a run after its worker was lost, or cancels it, did not see
@@ -2174,16 +2174,16 @@ $$;
 
 -- The jobs that are late, as `note` takes them. A slot that was skipped is not if a later one, or a
 -- backfill of it, has succeeded.
-create function yamlsched.late_jobs(of_namespace text) returns jsonb
+create function yamlsched.late_jobs_json(of_namespace text) returns jsonb
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_agg(jsonb_build_object('definition_id', q.definition_id,
-               'late_since', q.overdue_since, 'slot', q.overdue_slot))
+               'late_since', q.late_since, 'slot', q.late_slot))
     from yamlsched.job_queues q
     join yamlsched.job_definitions d on d.id = q.definition_id and d.notify <> '{}'
-    where q.namespace = of_namespace and q.overdue_since is not null
-      and not (q.overdue_why in ('its slot was not run', 'a run died that it waited for')
-               and yamlsched.has_succeeded(d.id, q.overdue_slot, q.overdue_slot))
+    where q.namespace = of_namespace and q.late_since is not null
+      and not (q.late_why in ('its slot was not run', 'a run died that it waited for')
+               and yamlsched.has_succeeded(d.id, q.late_slot, q.late_slot))
 $$;
 
 -- Bring the rows of a namespace up to date: what is late, what has recovered, what need not be sent
@@ -2193,7 +2193,7 @@ create function yamlsched.settle_notes(of_namespace text, now timestamptz) retur
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    late jsonb := yamlsched.late_jobs(of_namespace);
+    late jsonb := yamlsched.late_jobs_json(of_namespace);
     late_ids bigint[] := array(select (l ->> 'definition_id')::bigint
         from jsonb_array_elements(late) l);
 begin

@@ -240,22 +240,22 @@ def test_dead_runs_of_a_job_that_left_the_file_are_counted_until_they_are_pruned
     assert {s.labels["job_name"] for s in samples} == {"gone"}
 
 
-def test_a_slot_that_no_sync_has_processed_makes_the_job_overdue(db: Db) -> None:
+def test_a_slot_that_no_sync_has_processed_makes_the_job_late(db: Db) -> None:
     slot = datetime.now(UTC) - HOUR
     a_job(db, next_slot_at=slot)
 
-    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (
+    assert (the_job(db).late_since, the_job(db).late_why) == (
         slot,
         "no sync has created the run of its slot",
     )
-    assert value(db, "select job_type from yamlsched.overdue_jobs") == "purge"
+    assert value(db, "select job_type from yamlsched.late_jobs") == "purge"
 
 
-def test_a_due_run_that_no_worker_claims_makes_the_job_overdue(db: Db) -> None:
+def test_a_due_run_that_no_worker_claims_makes_the_job_late(db: Db) -> None:
     due = datetime.now(UTC) - HOUR
     a_run(db, a_job(db), run_at=due, created_at=due)
 
-    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (
+    assert (the_job(db).late_since, the_job(db).late_why) == (
         due,
         "no worker has claimed its run",
     )
@@ -265,40 +265,40 @@ def test_a_run_is_late_at_the_earliest_from_its_creation_on(db: Db) -> None:
     created = datetime.now(UTC) - HOUR
     a_run(db, a_job(db), run_at=datetime(1970, 1, 1, tzinfo=UTC), created_at=created)
 
-    assert the_job(db).overdue_since == created
+    assert the_job(db).late_since == created
     assert the_job(db).oldest_due_at == created
 
 
 @pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": NOON}, {"retired_at": NOON}])
-def test_a_paused_disabled_or_retired_job_is_never_overdue(db: Db, values: dict[str, Any]) -> None:
+def test_a_paused_disabled_or_retired_job_is_never_late(db: Db, values: dict[str, Any]) -> None:
     long_ago = datetime.now(UTC) - HOUR
     a_run(db, a_job(db, next_slot_at=long_ago, **values), run_at=long_ago, created_at=long_ago)
 
-    assert the_job(db).overdue_since is None
+    assert the_job(db).late_since is None
 
 
-def test_a_job_with_nothing_due_is_not_overdue(db: Db) -> None:
+def test_a_job_with_nothing_due_is_not_late(db: Db) -> None:
     soon = datetime.now(UTC) + HOUR
     a_run(db, a_job(db, next_slot_at=soon), run_at=soon)
 
-    assert the_job(db).overdue_since is None
+    assert the_job(db).late_since is None
 
 
 def test_a_job_can_be_overdue_after_its_pause_has_ended(db: Db) -> None:
     a_job(db, next_slot_at=datetime.now(UTC) - HOUR, paused_at=NOON, paused_until=NOON + HOUR)
 
-    assert the_job(db).overdue_since is not None
+    assert the_job(db).late_since is not None
     assert not the_job(db).paused
 
 
-def test_a_run_that_waits_for_another_slot_of_its_job_is_not_overdue(db: Db) -> None:
+def test_a_run_that_waits_for_another_slot_of_its_job_is_not_late(db: Db) -> None:
     # given a job with overlap wait and a long run, for which its next slot and another run wait
     job = a_job(db, overlap="wait", next_slot_at=datetime.now(UTC) - HOUR)
     running = a_run(db, job, "running", exclusive=True, scheduled_for=NOON)
     due = datetime.now(UTC) - HOUR
     a_run(db, job, run_at=due, created_at=due, exclusive=True, scheduled_for=NOON + HOUR)
 
-    assert the_job(db).overdue_since is None
+    assert the_job(db).late_since is None
     assert the_job(db).open_slot_run_id == running
 
 
@@ -338,7 +338,7 @@ def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
         views = (
             "dead_runs",
             "stuck_runs",
-            "overdue_jobs",
+            "late_jobs",
             "job_states",
             "job_health",
             "effects_in_doubt",

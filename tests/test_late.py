@@ -41,7 +41,7 @@ def ago(minutes: float) -> datetime:
 def late(db: Db, job: int) -> tuple[datetime | None, str | None]:
     """Return since when and why a job is late. Every view and verb reads these columns."""
     found: Any = db.execute(
-        "select overdue_since, overdue_why from yamlsched.job_queues where definition_id = %s",
+        "select late_since, late_why from yamlsched.job_queues where definition_id = %s",
         [job],
     ).fetchone()
     return tuple(found)
@@ -75,7 +75,7 @@ def test_a_slot_or_a_run_is_late_once_it_could_have_begun_longer_ago_than_start_
         f"purge: late by 10m: {late(db, job)[1]}"
     ] * is_late
     assert (of_metrics(db, "yamlsched_job_late_seconds") > 0) is is_late
-    assert value(db, "select count(*) from yamlsched.overdue_jobs") == is_late
+    assert value(db, "select count(*) from yamlsched.late_jobs") == is_late
 
 
 def test_a_run_that_waits_for_a_limit_is_late(db: Db) -> None:
@@ -372,9 +372,9 @@ def test_beside_many_finished_runs_few_are_read_to_say_whether_a_job_is_late(own
         a_run(db, jobs["dead"], "dead", scheduled_for=ago(90), finished_at=ago(80))
         db.execute("vacuum analyze yamlsched.job_runs, yamlsched.job_definitions")
 
-        late = "select q.overdue_why from yamlsched.job_queues q where q.job_type = %s"
+        late = "select q.late_why from yamlsched.job_queues q where q.job_type = %s"
         found = {name: entries_read(db, late, name) for name in jobs}
-        [in_all, of_all] = entries_read(db, "select count(overdue_since) from yamlsched.job_queues")
+        [in_all, of_all] = entries_read(db, "select count(late_since) from yamlsched.job_queues")
 
     # then unfinished runs are read; of a job that waits the run before it, for finish_within a death and a success
     reasons = {name: why for name, (why, _) in found.items()}
@@ -393,7 +393,7 @@ def test_a_lost_slot_is_late_for_an_hour_and_hides_nothing_that_is_late_now(db: 
     db.execute(f"{gap} values (%s, %s, %s, 7, 'late', %s)".encode(), [job, first, last, ago(59)])
 
     assert late(db, job) == (first, "its slot was not run")
-    assert value(db, "select overdue_slot from yamlsched.job_queues") == last
+    assert value(db, "select late_slot from yamlsched.job_queues") == last
     # with the command that runs them
     assert len([line for line in reasons(db) if "purge" in line]) == 1
 

@@ -51,7 +51,7 @@ VIEWS = (
         "open_runs",
         "dead_runs",
         "stuck_runs",
-        "overdue_jobs",
+        "late_jobs",
         "job_queues",
         "job_states",
         "job_health",
@@ -498,7 +498,7 @@ WORKER_TABLES = {
 }
 READING = """
 arguments_fault due_work end_due_at enqueue_fault events_now expected_until failing_run gates_of has_succeeded is_closed
-is_failing is_still_dead is_worker job_to_enqueue late late_jobs limit_line limit_value messages_due owed_slot
+is_failing is_still_dead is_worker job_to_enqueue late late_jobs_json limit_line limit_value messages_due owed_slot
 queue_levels queue_load_of queue_loads refuse_keys report_file rooms serve unclaimed unfinished_slot upstream
 upstream_results valid_trace_context waited_for waits_elsewhere waits_for
 """

@@ -310,8 +310,8 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
         what = f"{name}: {attempts} failed since the last success{error}"
         last = job.last_failure_run_id
         yield Problem("failing", name, what, f"yamlsched show {last}", last)
-    if job.overdue_since is not None and job.overdue_why != NOT_RUN:  # reported by themselves
-        yield _late(job, job.overdue_since, health)
+    if job.late_since is not None and job.late_why != NOT_RUN:  # reported by themselves
+        yield _late(job, job.late_since, health)
     has_no_end = job.paused and job.paused_until is None and job.retired_at is None
     if has_no_end and job.paused_at and health.now - job.paused_at > thresholds.max_paused:
         by = f" by {job.paused_by}" if job.paused_by else ""
@@ -337,9 +337,9 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Problem:
 
 def _late(job: JobHealth, since: datetime, health: Health) -> Problem:
     """Return the problem that a job is late."""
-    name, run = job.job_type, job.overdue_run_id
-    what = f"{name}: late by {between(since, health.now)}: {job.overdue_why}"
-    remedy = "yamlsched doctor" if job.overdue_why == NO_SYNC else f"yamlsched why {name}"
+    name, run = job.job_type, job.late_run_id
+    what = f"{name}: late by {between(since, health.now)}: {job.late_why}"
+    remedy = "yamlsched doctor" if job.late_why == NO_SYNC else f"yamlsched why {name}"
     if run is not None:
         what += f": run {run} is dead"
         remedy = _show_and_retry(run)

@@ -65,7 +65,7 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
     lines = [
         *_outcomes(row, now, failed),
         *(_waiting(run, now.now) for run in chain),
-        *(now.why_no_worker(job.job_type, row.queue) if chain or row.overdue_since else ()),
+        *(now.why_no_worker(job.job_type, row.queue) if chain or row.late_since else ()),
         *([off] if off else ()),
         *_slots(row, job, now.now),
     ]
@@ -102,8 +102,8 @@ def _outcomes(row: JobHealth, now: Health, failed: StoredRun | None) -> Iterator
         if row.attempt_streak > 1:
             runs = "1 run" if row.failure_streak == 1 else f"{row.failure_streak} runs"
             yield f"since the last success {runs} failed, with {row.attempt_streak} attempts"
-    if row.overdue_since is not None:
-        yield f"late since {short_utc(row.overdue_since)}: {row.overdue_why}"
+    if row.late_since is not None:
+        yield f"late since {short_utc(row.late_since)}: {row.late_why}"
 
 
 def _waiting(run: StoredRun, now: datetime) -> str:

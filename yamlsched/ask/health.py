@@ -70,8 +70,8 @@ class JobHealth(NamedTuple):
     failed: int
     oldest_due_at: datetime | None
     open_slot_run_id: int | None
-    overdue_since: datetime | None
-    overdue_why: str | None
+    late_since: datetime | None
+    late_why: str | None
     dead_within: int
     dead_last_hour: int
     dead_last_day: int
@@ -88,8 +88,8 @@ class JobHealth(NamedTuple):
     failing_error_type: str | None
     failing_attempts: int | None  # that have failed
     failing_max_attempts: int | None
-    overdue_slot: datetime | None
-    overdue_run_id: int | None  # the dead run of that slot
+    late_slot: datetime | None
+    late_run_id: int | None  # the dead run of that slot
     queue: str
     state: str
     dead_calls_last_day: int
@@ -381,8 +381,8 @@ def note(job: JobHealth, health: Health) -> str:
         reason = f": {job.paused_reason}" if job.paused_reason else ""
         age = f" {between(job.paused_at, health.now)} ago" if job.paused_at else ""
         return f"paused{age} by {job.paused_by or 'an operator'}{until}{reason}"
-    if job.overdue_since:
-        return f"since {rfc3339(job.overdue_since, 'seconds')}: {job.overdue_why}"
+    if job.late_since:
+        return f"since {rfc3339(job.late_since, 'seconds')}: {job.late_why}"
     if job.failure_streak:
         return error_text(job.last_error_type, job.last_error)
     if held_up := [each for each in health.held_up if each.job_type == job.job_type]:

@@ -224,7 +224,7 @@ def test_a_job_whose_slots_cannot_be_written_is_a_problem_at_once_and_late(
         "x",
         "x: its due slots cannot be written: x is refused",
     )
-    late = "select overdue_why as why from yamlsched.job_queues where job_type = 'x'"
+    late = "select late_why as why from yamlsched.job_queues where job_type = 'x'"
     assert db.execute(late).fetchone() == ("no sync has created the run of its slot",)
     db.execute("drop trigger refuse on yamlsched.job_runs")
     sync(db, file, at("2026-01-14 13:01"))

@@ -411,7 +411,7 @@ def test_a_sync_releases_what_waits_without_any_worker_and_then_it_is_late(world
     assert world.states() == ["extract 02:00 succeeded", "load 02:00 queued"]
     world.db.execute("update yamlsched.job_definitions set next_slot_at = null")
     late = world.db.execute(
-        "select overdue_why from yamlsched.job_queues where job_type = 'load'"
+        "select late_why from yamlsched.job_queues where job_type = 'load'"
     ).fetchone()
     assert late == ("no worker has claimed its run",)
 

@@ -190,7 +190,7 @@ def gauges(now: Health, more: Mapping[str, MoreOfJob], labels: Labels) -> Iterat
     yield from metric("effects_in_doubt", _in_doubt(now, [job.job_type for job in active], labels))
     for name, value in _namespace_values(now, active).items():
         yield from metric(name, [(labels.of_namespace, value)])
-    late = [(labels[job.job_type], _age(now, job.overdue_since)) for job in active]
+    late = [(labels[job.job_type], _age(now, job.late_since)) for job in active]
     yield from metric("job_late_seconds", late)
     held_up = [
         (labels[job.job_type], _age(now, more[job.job_type].held_up_since))
