@@ -603,6 +603,25 @@ def test_why_of_a_date_shows_its_slots_and_that_the_job_is_paused(cli: Cli) -> N
     assert [slot["verdict"] for slot in document["slots"]] == ["run"]
 
 
+def test_why_of_a_date_says_once_what_many_slots_share(cli: Cli) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x=HOURLY).data)
+    cli("sync")
+
+    code, out, _ = cli("why", "x", "--at", "2026-01-14")
+
+    [first, *others] = out.splitlines()
+    assert code == 0
+    assert first.startswith("x at 2026-01-14T00:00Z (Wed 2026-01-14 00:00 UTC) to ")
+    assert first.endswith(": 24 slots")
+    assert len(others) == 2
+    assert others[0].startswith("  no run was created for it: the job's current definition")
+
+
+def test_the_option_of_another_verb_is_answered_with_that_of_this_one(cli: Cli) -> None:
+    assert 'no option "--since". Did you mean "--from"?' in cli("backfill", "x", "--since", "1d")[2]
+    assert 'no option "--to". Did you mean "--until"?' in cli("runs", "--to", "1d")[2]
+
+
 def test_why_of_a_date_without_slots_names_the_closest_slots(cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 1 * *"}).data)
     cli("sync")

@@ -66,6 +66,19 @@ def test_why_says_that_a_worker_has_released_a_run(db: Db, cli: Cli) -> None:
     assert "none has claimed it since" in found.out
 
 
+def test_why_says_when_an_attempt_ends_whose_worker_was_killed(db: Db, cli: Cli) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    values = {"started_at": now - HOUR, "locked_until": now - HOUR / 2, "locked_by": "alpha:7"}
+    run = a_run(db, a_job(db), "running", attempts=1, **values)
+
+    lines = cli("why", "purge").out.splitlines()
+
+    assert (
+        f"  run {run} of purge has been running for 1h, attempt 1 of 5; if its worker alpha:7 is gone, the first "
+        f"tick after {now - HOUR / 2:%Y-%m-%dT%H:%MZ} ends this attempt"
+    ) in [re.sub(r":\d\dZ", "Z", line) for line in lines]
+
+
 def test_why_names_the_whole_chain_down_to_the_run_that_died_and_what_helps(
     world: World, cli: Cli
 ) -> None:

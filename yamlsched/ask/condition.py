@@ -118,7 +118,9 @@ def _waiting(run: StoredRun, now: datetime) -> str:
     attempt = f"attempt {run.attempts} of {run.max_attempts}"
     of = "" if run.queue == "default" else f" of queue {run.queue}"
     if run.status == "running" and run.started_at is not None:
-        return f"{what} has been running for {between(run.started_at, now)}, {attempt}"
+        return (
+            f"{what} has been running for {between(run.started_at, now)}, {attempt}; {_lease(run)}"
+        )
     if run.run_at > now:
         return f"{what} is {run.status}, {attempt}, due at {short_utc(run.run_at)}"
     if run.status == "queued" and run.started_at is not None and run.started_at >= run.run_at:
@@ -127,6 +129,15 @@ def _waiting(run: StoredRun, now: datetime) -> str:
     return (
         f"{what} is {run.status}, {attempt}; no worker{of} has claimed it for"
         f" {between(run.run_at, now)}"
+    )
+
+
+def _lease(run: StoredRun) -> str:
+    """Return when a running attempt ends if its worker no longer exists."""
+    assert run.locked_until is not None
+    return (
+        f"if its worker {run.worker} is gone, the first tick after {short_utc(run.locked_until)}"
+        " ends this attempt"
     )
 
 

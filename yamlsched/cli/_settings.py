@@ -18,6 +18,8 @@ from yamlsched.show.document import Document
 from yamlsched.sync.files import as_namespace
 from yamlsched.text import did_you_mean
 
+OPTIONS_ELSEWHERE = {"--since": "--from", "--until": "--to", "--from": "--since", "--to": "--until"}
+"""What an option is called that a verb does not have and others do."""
 FORMATS = ("text", "markdown", "json", "html")
 """The formats of a verb that shows a document."""
 
@@ -218,6 +220,16 @@ class Verb(click.Command):
                 # in errors
                 param.type.name = "integer" if isinstance(param.type, click.IntRange) else "number"
         self.params = [*self.params, *self.globals]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            meant = OPTIONS_ELSEWHERE.get(error.option_name)
+            if not any(meant in param.opts for param in self.params):
+                raise
+            text = f'no option "{error.option_name}". Did you mean "{meant}"?'
+            raise click.UsageError(text, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         ctx.obj = merge(

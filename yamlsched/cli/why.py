@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import Any
 
 import click
@@ -98,15 +99,20 @@ def _slot(report: SlotReport) -> list[str]:
 
 def _heading(report: SlotReport) -> str:
     key = f", key {report.key}" if report.key else ""
-    return f"{report.job_type} at {times.short_utc(report.at)} ({report.local}){key}"
+    return f"{report.job_type} at {_time(report)}{key}"
+
+
+def _time(report: SlotReport) -> str:
+    return f"{short_utc(report.at)} ({report.local})"
 
 
 def _day(day: DayReport) -> list[str]:
-    lines = [
-        line
-        for slot in day.slots
-        for line in (_heading(slot), *(f"  {said}" for said in slot.lines))
-    ]
+    lines = []
+    for said, group in groupby(day.slots, key=lambda slot: slot.lines):
+        first, *others = group
+        span = f"{first.job_type} at {_time(first)}"
+        several = others and f"{span} to {_time(others[-1])}: {len(others) + 1} slots"
+        lines += [several or _heading(first), *(f"  {line}" for line in said)]
     if day.more:
         lines.append(f"and {day.more} more slots on {day.date}: pass a time to see one of them")
     if not lines:

@@ -655,6 +655,13 @@ def test_an_edit_that_fixes_the_base_passes_and_only_valid_jobs_are_compared(
         assert (found["base"]["invalid_jobs"], found["fields"]) == (["bad", "gone"], [])
 
 
+def test_two_revisions_are_refused_with_the_way_to_compare_them(repository: Path) -> None:
+    done = run("diff", "HEAD", "other")
+
+    assert "other is not a file" in str(done.exception)
+    assert "check it out, then: yamlsched diff HEAD" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     "broken", ["jobs: [", "", "- a\n", "version: 2\njobs: {x: {handler: a.b}}\n", "\x00", "a\nb: c"]
 )

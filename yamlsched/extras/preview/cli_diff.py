@@ -46,6 +46,11 @@ def command(
     is_exit_code: bool,
 ) -> int:
     file, environment = head or settings.file, settings.env or None
+    if head is not None and not head.exists():
+        raise click.UsageError(
+            f"{head} is not a file: BASE is compared with a file. If it is a revision, check it"
+            f" out, then: yamlsched diff {base}"
+        )
     edited = edit.read(file, environment)
     if errors := edited.diagnostics if edited.has_errors else check_by_plugins(edited):
         click.echo(as_text(errors, []), err=True)
