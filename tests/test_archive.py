@@ -27,6 +27,7 @@ from yamlsched.ask import attention, health
 from yamlsched.extras.doctor import doctor
 from yamlsched.schedule.job import Retention
 from yamlsched.schedule.load import load
+from yamlsched.schedule.values import parse, plain
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile
 
@@ -639,11 +640,11 @@ def test_a_reader_of_stdout_that_takes_nothing_costs_nothing(
 
 
 def test_the_folder_is_stored_with_the_retention_and_read_back() -> None:
-    assert "archive" not in Retention().to_row()
+    assert "archive" not in plain(Retention())
     kept = Retention(succeeded=DAY, archive="kept")
-    assert kept.to_row()["archive"] == "kept"
-    assert Retention.from_row(kept.to_row()) == kept
-    assert Retention.from_row({"succeeded": "1d", "of_a_later_version": "7"}) == Retention(
+    assert plain(kept)["archive"] == "kept"
+    assert parse(Retention, plain(kept)) == kept
+    assert parse(Retention, {"succeeded": "1d", "of_a_later_version": "7"}) == Retention(
         succeeded=DAY
     )
 

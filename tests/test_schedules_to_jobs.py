@@ -21,7 +21,7 @@ from yamlsched.schedule.schema_check import REPORTERS
 from yamlsched.timetable.cron import parse_cron
 
 ROOT = Path(__file__).parent.parent
-CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 301))
+CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 124, 301))
 """The codes of schema violations. The others are about rules that a schema cannot express."""
 
 

@@ -23,13 +23,13 @@ from typing import Any
 import yamlsched
 from yamlsched import cli, log
 from yamlsched.cli import tick, work
-from yamlsched.schedule import reader
+from yamlsched.schedule import schema
 from yamlsched.service import loop, workers
 from yamlsched.sync import due
 from yamlsched.worker import companions, leases
 
-LIMITS = dict(reader.LIMITS)
-IMMEDIATE = {name: (timedelta(0), reader.MAX_DURATION) for name in reader.RETRY_DELAYS}
+LIMITS = dict(schema.LIMITS)
+IMMEDIATE = {name: (timedelta(0), schema.MAX_DURATION) for name in schema.RETRY_DELAYS}
 IMPORTED = (loop, tick, work, workers, due, leases, companions)
 
 
@@ -51,7 +51,7 @@ def run_command(command: dict[str, Any]) -> None:
         sys.modules["__main__"].__package__ = "yamlsched"  # how a usage message names the program
         sys.argv[0] = yamlsched.__path__[0] + "/__main__.py"
         sys.path[0] = command["cwd"]
-        reader.LIMITS.update(LIMITS)
+        schema.LIMITS.update(LIMITS)
         cli.main()
     log.configure()
     exec(command["before"], {})
@@ -65,7 +65,7 @@ def run_command(command: dict[str, Any]) -> None:
 def main() -> None:
     # tests/ instead of this folder: its handlers are support.handlers
     sys.path[0] = os.path.dirname(sys.path[0])
-    reader.LIMITS.update(IMMEDIATE)
+    schema.LIMITS.update(IMMEDIATE)
     for name in sys.argv[1:]:
         socket.sethostname(name)
     wake_read, wake_write = os.pipe()

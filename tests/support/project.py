@@ -21,7 +21,7 @@ from support.fork_server import IMMEDIATE
 from support.schedules import sync_by_hand
 from yamlsched import db as store
 from yamlsched.db.connection import connect_for_handler
-from yamlsched.schedule import reader
+from yamlsched.schedule import schema
 from yamlsched.sync.files import ScheduleFile
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -197,7 +197,7 @@ class Project:
     def sync(self, **jobs: dict[str, Any]) -> None:
         """Write the schedule and apply it, without checking the handlers."""
         self.write(**jobs)
-        with store.connect(self.dsn) as connection, patch.dict(reader.LIMITS, IMMEDIATE):
+        with store.connect(self.dsn) as connection, patch.dict(schema.LIMITS, IMMEDIATE):
             synced = sync_by_hand(connection, ScheduleFile.read(self.file, None, None))
         assert not synced.messages, synced.messages
 

@@ -31,6 +31,7 @@ from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Retention
 from yamlsched.schedule.load import load as load_file
+from yamlsched.schedule.values import parse
 from yamlsched.sync import definitions, hosts
 from yamlsched.text import names_for_log
 
@@ -316,7 +317,7 @@ def _in_use(
     values = {"namespace": namespace, "now": now}
     [file] = connection.execute(load("retention")["in_use"], values).fetchall()
     try:
-        return file, Retention.from_row(file.retention or {})
+        return file, parse(Retention, file.retention or {})
     except (ValueError, TypeError) as error:
         raise EnvironmentFailed(
             f"the retention of the file in use is not valid in the database: {error}; nothing is"

@@ -25,7 +25,8 @@ from yamlsched.handler.once import settle_command
 from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import Status
 from yamlsched.schedule import file as schedule_file
-from yamlsched.schedule.load import read_head, timezone_of_file
+from yamlsched.schedule.load import load as load_file
+from yamlsched.schedule.load import timezone_of_file
 from yamlsched.sync import definitions as stored_definitions
 from yamlsched.text import did_you_mean
 from yamlsched.timetable.times import rfc3339
@@ -105,7 +106,7 @@ def namespace_in_file(file: Path) -> str:
 
 def _namespace_in(data: bytes, file: Path) -> str:
 
-    namespace = read_head(data, str(file)).namespace
+    namespace = load_file(data, str(file), None).namespace
     if namespace is None:
         raise Refused(
             f'{file} has no valid namespace: pass --namespace, and run "yamlsched validate" to'

@@ -74,7 +74,7 @@ def _build_job(
             values[key] = reader.read(spot.child(key))
     for key in unused:
         values.pop(key, None)
-    values["queue_rules"] = reader.queues.get(values.get("queue", DEFAULT_QUEUE))
+    values["queue_rules"] = reader.names["queues"].get(values.get("queue", DEFAULT_QUEUE))
     _refuse_command(values, spot, reader.findings)
     if has("cron") or has("crons") or has("after"):
         combine_cron(values, spot, reader.findings)
@@ -85,9 +85,9 @@ def _build_job(
     environments = values.pop("environments", None)
     if environments is not None:
         values["enabled"] = values.get("enabled", True) and environment in environments
-    if limit := reader.limits.get(values.get("limit", "")):
+    if limit := reader.names["limits"].get(values.get("limit", "")):
         values["limit_by"] = limit.by
-    targets = tuple((name, target) for name, target in reader.targets.items() if target is not None)
+    targets = tuple((name, target) for name, target in reader.names["notify"].items() if target)
     return Job(str(spot.path[-1]), paths=paths, targets=targets, **values)
 
 

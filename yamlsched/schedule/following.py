@@ -59,7 +59,7 @@ class _Edges:
                     others = {
                         other: entry for other, entry in entries.value.items() if other != name
                     }
-                    reader.declared(item, others, "YS130", "jobs", "There is no other job.")
+                    reader.check_name(item, others, "YS130", "jobs", "There is no other job.")
 
     def in_order(self) -> list[str]:
         """Return the jobs, each after those that it follows. Of circles that share a job, one is

@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import date, timedelta
-from enum import Enum, StrEnum
+from enum import StrEnum
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, get_type_hints
 
-from yamlsched import durations
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Keep, Priority
+from yamlsched.schedule.values import parse, plain
 from yamlsched.timetable.calendars import Calendars, of_rows, to_rows, without_skipped
 from yamlsched.timetable.cron import Cron, parse_schedule, written
-from yamlsched.timetable.times import MAX_DURATION
 from yamlsched.timetable.zones import zone
 
 
@@ -61,9 +61,6 @@ class NotifyTarget:
     url_env: str
     events: tuple[str, ...] = ("dead", "late", "failing", "recovered", "problem")
 
-    def to_yaml(self) -> dict[str, Any]:
-        return {"url_env": self.url_env, "events": list(self.events)}
-
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -73,9 +70,6 @@ class Limit:
 
     max: int
     by: tuple[str, ...] = ()
-
-    def to_yaml(self) -> dict[str, Any]:
-        return {"max": self.max, **({"by": list(self.by)} if self.by else {})}
 
 
 class Mode(StrEnum):
@@ -93,11 +87,6 @@ class Start:
     max_workers: int
     start_timeout: timedelta = timedelta(hours=1)
 
-    def to_yaml(self) -> dict[str, Any]:
-        timeout = durations.show(self.start_timeout)
-        command = list(self.command)
-        return {"command": command, "max_workers": self.max_workers, "start_timeout": timeout}
-
 
 @dataclass(frozen=True, slots=True)
 class Queue:
@@ -112,10 +101,9 @@ class Queue:
     dedicated: bool = False  # only workers that name it serve it
     start: Start | None = None
 
-    def to_yaml(self) -> dict[str, Any]:
-        keys: dict[str, Any] = {"concurrency": self.concurrency, "dedicated": self.dedicated}
-        keys["start"] = self.start and self.start.to_yaml()
-        return {"mode": self.mode.value} | {key: value for key, value in keys.items() if value}
+    def __post_init__(self) -> None:
+        if self.start:
+            object.__setattr__(self, "dedicated", True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +131,6 @@ class Retention:
             item.name: getattr(self, item.name) for item in fields(self) if item.name != "archive"
         }
 
-    def to_row(self) -> dict[str, str]:
-        """Return the JSON object that namespaces stores: durations as the file writes them."""
-        ages = {name: durations.show(age) for name, age in self.ages().items()}
-        return ages if self.archive is None else {**ages, "archive": self.archive}
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, str]) -> Retention:
-        """Return the retention of ``to_row``. What another version has added is left out."""
-        ages = {
-            name: min(durations.parse(row[name]), MAX_DURATION)
-            for name in cls().ages()
-            if name in row
-        }
-        return cls(**ages, archive=row.get("archive"))
-
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
@@ -167,7 +140,7 @@ class ExitCodes:
 
     success: tuple[int, ...] = (0,)
     discard: tuple[int, ...] = ()
-    retry_after: Mapping[int, timedelta] = field(
+    retry_after: dict[int, timedelta] = field(
         default_factory=lambda: {os.EX_TEMPFAIL: timedelta(minutes=15)}
     )
 
@@ -342,101 +315,42 @@ def _store_duration(duration: timedelta | None) -> str | None:
     return None if duration is None else f"{duration.total_seconds():.6f} seconds"
 
 
-def _show_duration(duration: timedelta | None) -> str | None:
-    return None if duration is None else durations.show(duration)
-
-
-def _store_backoff(backoff: Backoff) -> dict[str, Any]:
-    return {
-        "policy": backoff.policy,
-        "delay": durations.show(backoff.delay),
-        "max_delay": durations.show(backoff.max_delay),
-        "delays": list(map(durations.show, backoff.delays)),
-        "jitter": backoff.jitter,
-    }
-
-
-def load_backoff(row: Mapping[str, Any]) -> Backoff:
-    """Return the backoff that a definition stores."""
-    delays = tuple(map(durations.parse, row["delays"]))
-    delay, max_delay = durations.parse(row["delay"]), durations.parse(row["max_delay"])
-    return Backoff(row["policy"], delay, max_delay, float(row["jitter"]), delays)
-
-
 def _show_backoff(backoff: Backoff) -> dict[str, Any]:
     """Return the keys that the policy uses."""
-    unused = ("delay", "max_delay") if backoff.policy == "steps" else ("delays",)
-    return {key: value for key, value in _store_backoff(backoff).items() if key not in unused}
-
-
-def _store_exit_codes(codes: ExitCodes) -> dict[str, Any]:
-    return {
-        "success": list(codes.success),
-        "discard": list(codes.discard),
-        "retry_after": {
-            str(code): durations.show(delay) for code, delay in codes.retry_after.items()
-        },
-    }
-
-
-def _load_exit_codes(row: Mapping[str, Any]) -> ExitCodes:
-    delays = {int(code): durations.parse(delay) for code, delay in row["retry_after"].items()}
-    return ExitCodes(tuple(row["success"]), tuple(row["discard"]), delays)
-
-
-def _store_output(output: Output) -> dict[str, Any]:
-    return {"keep": output.keep.value}
-
-
-def _load_output(row: Mapping[str, Any]) -> Output:
-    return Output(Keep(row["keep"]))
-
-
-def _show_list(values: tuple[str, ...]) -> list[str] | None:
-    return list(values) or None
+    unused = ("delay", "max_delay") if backoff.policy == "steps" else ()
+    return {key: value for key, value in plain(backoff).items() if key not in unused}
 
 
 def _unless_empty(value: Any) -> Any:
-    return value or None
-
-
-def _enum_value(member: Enum) -> Any:
-    return member.value
-
-
-def _enum_name(member: Enum) -> str:
-    return member.name.lower()
+    return plain(value) or None
 
 
 TYPES = get_type_hints(Job)
-ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclass(kind, Enum)]
 FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     Cron | None: (_cron_text, _load_cron, _show_cron),
-    timedelta: (_store_duration, _same, durations.show),
-    timedelta | None: (_store_duration, _same, _show_duration),
-    Backoff: (_store_backoff, load_backoff, _show_backoff),
-    ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
-    Output: (_store_output, _load_output, _store_output),
-    tuple[str, ...]: (list, tuple, _show_list),
     Calendars: (to_rows, _load_calendars, _show_names),
+    timedelta: (_store_duration, _same, plain),
+    timedelta | None: (_store_duration, _same, plain),
+    Priority: (int, Priority, plain),
+    Backoff: (plain, partial(parse, Backoff), _show_backoff),
+    tuple[str, ...]: (plain, tuple, _unless_empty),
     str: (_same, _same, _unless_empty),
-    **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},
 }
-"""By a field's type: how its values are stored, read back and shown. Other types are the same
-everywhere.
+"""By a field's type: how its values are stored, read back and shown. Others are JSON: ``values``.
 """
 COLUMN_NAMES = {"name": "job_type", "cron": "schedule", "limit": "limit_name"}
 """The columns that are not named after their key."""
 COLUMNS = {
     item.name: Column(
-        COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same))
+        COLUMN_NAMES.get(item.name, item.name),
+        *FORMS.get(TYPES[item.name], (plain, partial(parse, TYPES[item.name]), plain)),
     )
     for item in fields(Job)
     if item.name not in ("paths", "is_followed", "queue_rules", "targets")
 }
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "cron": {"crons": _show_list, "starts_on": _show_date, "ends_on": _show_date},
+    "cron": {"crons": _unless_empty, "starts_on": _show_date, "ends_on": _show_date},
     "only_on": {"calendars": _unless_empty},
 }
 """After a key that is a column: what is shown beside it and is not stored by itself."""

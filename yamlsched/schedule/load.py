@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
@@ -19,13 +19,12 @@ from yamlsched.schedule.job import Job, Limit, Mode, NotifyTarget, Queue, Retent
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.reader import Reader
-from yamlsched.schedule.schema import JOB_KEYS, SCHEMA
+from yamlsched.schedule.schema import JOB_KEYS
 from yamlsched.schedule.settings import (
+    build_entries,
     build_environments,
-    build_limits,
     build_queues,
     build_retention,
-    build_targets,
 )
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
 from yamlsched.schedule.when import build_calendars
@@ -197,24 +196,30 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
 
     root = Spot(document)
     environments = build_environments(root.get("environments"), environment, findings)
-    reader = Reader(root, findings, environments)
-    namespace, zone = _head(root, reader)
-    retention = build_retention(root, reader)
+    limits = build_entries(root, "limits", Limit, findings)
+    queues = build_queues(root, findings)
+    targets = build_entries(root, "notify", NotifyTarget, findings)
+    reader = Reader(root, findings)
+    reader.names = {
+        "calendars": build_calendars(root, findings),
+        "environments": dict.fromkeys(environments, True),
+        "limits": limits,
+        "notify": targets,
+        "queues": queues,
+    }
+    namespace, zone = root.get("namespace"), root.get("timezone")
+    timezone = reader.read(zone) if zone else "UTC"
     paths = tuple(spot.value for spot in _path_spots(root, findings))
-    reader.limits = build_limits(root, reader)
-    reader.queues = build_queues(root, reader)
-    reader.calendars = build_calendars(root, findings)
-    reader.targets = build_targets(root, reader)
-    jobs = follow(build_jobs(root, reader, zone, environment, paths), root, reader)
+    jobs = follow(build_jobs(root, reader, timezone, environment, paths), root, reader)
     return Loaded(
-        namespace=namespace,
-        timezone=zone or "UTC",
+        namespace=reader.read(namespace) if namespace else "default",
+        timezone=timezone or "UTC",
         environments=environments,
-        retention=retention,
+        retention=build_retention(root, findings),
         paths=paths,
-        queues=_valid_entries(reader.queues),
-        limits=_valid_entries(reader.limits),
-        notify=_valid_entries(reader.targets),
+        queues=_valid_entries(queues),
+        limits=_valid_entries(limits),
+        notify=_valid_entries(targets),
         # in another version, a job may mean something else
         jobs=jobs if _is_known(root, "version", findings) else {},
         diagnostics=_diagnostics(findings),
@@ -255,41 +260,9 @@ def _diagnostics(findings: Findings) -> tuple[Diagnostic, ...]:
     return tuple(diagnostics)
 
 
-class Head(NamedTuple):
-    """What ``load`` returns under the same names."""
-
-    namespace: str | None
-    timezone: str
-
-
-def _head(root: Spot, reader: Reader) -> tuple[str | None, str | None]:
-    """Return the namespace and the time zone of a file; None for what is not valid."""
-    namespace, timezone = root.get("namespace"), root.get("timezone")
-    return (
-        reader.read(namespace) if namespace else "default",
-        reader.read(timezone) if timezone else "UTC",
-    )
-
-
-def read_head(data: bytes, file: str) -> Head:
-    """Return what ``load`` reads as the namespace and the time zone of a file, however invalid it
-    is, without its jobs.
-    """
-    findings = decode(data, file)
-    document = None if len(findings) else parse(findings)
-    if document is None or not isinstance(document.value, dict):
-        return Head(None, "UTC")
-    root = Spot(document)
-    for key in Head._fields:
-        if spot := root.get(key):
-            schema_check.check(spot, findings, SCHEMA["properties"][key])
-    namespace, timezone = _head(root, Reader(root, findings, ()))
-    return Head(namespace, timezone or "UTC")
-
-
 def timezone_of_file(file: Path) -> str:
     """Return the time zone of ``file``; UTC if it cannot be read."""
     try:
-        return read_head(schedule_file.read(file), str(file)).timezone
+        return load(schedule_file.read(file), str(file), None).timezone
     except EnvironmentFailed:
         return "UTC"

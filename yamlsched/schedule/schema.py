@@ -54,6 +54,39 @@ ENDINGS = "eeks?|ays?|ours?|rs?|inutes?|ins?|econds?|ecs?"
 SPELLED = rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,3}})?)\s*([wdhms])(?:{ENDINGS})?[\s,]*"
 
 
+MAX_DURATION = timedelta(days=3650)
+"""The maximum of every duration, so that no instant overflows."""
+RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
+LIMITS = {
+    **dict.fromkeys(
+        (*RETRY_DELAYS, "timeout", "start_within", "finish_within"),
+        (timedelta(seconds=1), MAX_DURATION),
+    ),
+    "lease": (timedelta(seconds=2), MAX_DURATION),
+    "catchup_window": (timedelta(minutes=1), MAX_DURATION),
+    "spread": (timedelta(0), timedelta(hours=24)),
+    "kill_after": (timedelta(0), timedelta(hours=1)),
+    "start_timeout": (timedelta(seconds=10), MAX_DURATION),
+}
+
+
+def check_length(spot: Spot, findings: Findings) -> None:
+    """Report a duration that is out of range, which no schema can express."""
+    value, path = durations.parse(spot.value), [*spot.path]
+    if "retry_after" in path:
+        path.pop()  # an exit code
+    name = next(key for key in reversed(path) if isinstance(key, str))
+    low, high = LIMITS.get(name, (timedelta(0), MAX_DURATION))
+    if low <= value <= high:
+        return
+    reason = f"is too long; at most {durations.show(high)} is allowed"
+    bound = f"{durations.show(high)} or less"
+    if value < low:
+        reason = f"is too short; at least {durations.show(low)} is needed"
+        bound = f"{durations.show(low)} or more"
+    findings.error(spot, "YS111", f"{spot}: {spot.value} {reason}", f"Write {bound}.")
+
+
 def not_a_duration(spot: Spot, findings: Findings) -> None:
     text = str(spot.value).strip()
     guess = _guess_duration(text)

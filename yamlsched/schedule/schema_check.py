@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from yamlsched import durations
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import BAD, Spot
-from yamlsched.schedule.schema import PATTERNS, SCHEMA, Schema, not_a_tag
+from yamlsched.schedule.schema import PATTERNS, SCHEMA, Schema, check_length, not_a_tag
 from yamlsched.schedule.schema_errors import (
     cron_and_crons,
     handler_or_command,
@@ -94,6 +95,8 @@ def _no_match(spot: Spot, schema: Schema, findings: Findings) -> None:
     pattern = schema["pattern"]
     if not _expression(pattern).search(spot.value):
         PATTERNS.get(pattern, not_a_tag)(spot, findings)
+    elif pattern == durations.PATTERN:
+        check_length(spot, findings)
 
 
 def _not_a_choice(spot: Spot, schema: Schema, findings: Findings) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule.file import NO_QUEUE
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.job import Limit, Mode, NotifyTarget, Queue, Retention, Start
+from yamlsched.schedule.job import Queue, Retention
 from yamlsched.schedule.node import Spot
-from yamlsched.schedule.reader import Reader
+from yamlsched.schedule.values import parse
 from yamlsched.text import quoted
+
+Entry = TypeVar("Entry")
 
 
 def build_environments(
@@ -30,77 +31,28 @@ def build_environments(
     return names
 
 
-def build_limits(root: Spot, reader: Reader) -> dict[str, Limit | None]:
-    """Return the limits of the file; None for one whose entry is not valid."""
-    return _entries(root, "limits", reader, _limit)
-
-
-def build_queues(root: Spot, reader: Reader) -> dict[str, Queue | None]:
-    """Return the queues of the file, and ``default``; None for one whose entry is not valid."""
-    if spot := root.get("queues", NO_QUEUE):
-        message = f"the queue name {quoted(NO_QUEUE)} is reserved: --queue {NO_QUEUE} serves no"
-        reader.findings.error(spot.key, "YS106", f"{message} queue", "Choose another name.")
-    return {DEFAULT_QUEUE: Queue(), **_entries(root, "queues", reader, _queue)}
-
-
-def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
-    """Return the targets of notifications; None for one whose entry is not valid."""
-    return _entries(root, "notify", reader, _target)
-
-
-Entry = TypeVar("Entry")
-
-
-def _entries(
-    root: Spot, key: str, reader: Reader, build: Callable[[Spot, Reader], Entry]
+def build_entries(
+    root: Spot, key: str, kind: type[Entry], findings: Findings
 ) -> dict[str, Entry | None]:
-    """Return what ``build`` makes of each entry of a top-level key; None for an invalid one."""
+    """Return the entries of a top-level key, by name; None for one that is not valid."""
     return {
-        str(entry.path[-1]): build(entry, reader) if reader.findings.is_valid(entry) else None
+        str(entry.path[-1]): parse(kind, entry.node.plain()) if findings.is_valid(entry) else None
         for entry in root.entries(key)
     }
 
 
-def _limit(entry: Spot, reader: Reader) -> Limit:
-    keys = entry.get("by")
-    return Limit(reader.integer(entry.child("max")), reader.strings(keys) if keys else ())
+def build_queues(root: Spot, findings: Findings) -> dict[str, Queue | None]:
+    """Return the queues of the file, and ``default``; None for one whose entry is not valid."""
+    if spot := root.get("queues", NO_QUEUE):
+        message = f"the queue name {quoted(NO_QUEUE)} is reserved: --queue {NO_QUEUE} serves no"
+        findings.error(spot.key, "YS106", f"{message} queue", "Choose another name.")
+    return {DEFAULT_QUEUE: Queue(), **build_entries(root, "queues", Queue, findings)}
 
 
-def _queue(entry: Spot, reader: Reader) -> Queue:
-    keys = {key: node.value for key, node in entry.value.items() if key != "start"}
-    keys["mode"] = Mode(keys.get("mode", Mode.PROCESS))
-    if start := entry.get("start"):
-        keys |= {"start": _start(start, reader), "dedicated": True}
-    return Queue(**keys)
-
-
-def _start(spot: Spot, reader: Reader) -> Start | None:
-    """Return how workers are started; None if ``start_timeout`` is out of range."""
-    most, timeout = reader.integer(spot.child("max_workers")), spot.get("start_timeout")
-    command = reader.strings(spot.child("command"))
-    if timeout is None:
-        return Start(command, most)
-    length = reader.duration(timeout)
-    return None if length is None else Start(command, most, length)
-
-
-def _target(entry: Spot, reader: Reader) -> NotifyTarget:
-    keys = {"events": reader.strings(events)} if (events := entry.get("events")) else {}
-    return NotifyTarget(entry.value["url_env"].value, **keys)
-
-
-def build_retention(root: Spot, reader: Reader) -> Retention:
+def build_retention(root: Spot, findings: Findings) -> Retention:
     """Return how long rows are kept."""
     spot = root.get("retention")
-    if spot is None or not reader.findings.is_valid(spot):
+    if spot is None or not findings.is_valid(spot):
         return Retention()
-    folder = spot.get("archive")
-    ages = {
-        str(item.path[-1]): reader.duration(item)
-        for item in spot.children()
-        if item.path[-1] != "archive"
-    }
-    archive = None if folder is None else folder.value
-    return Retention(
-        **{key: value for key, value in ages.items() if value is not None}, archive=archive
-    )
+    retention: Retention = parse(Retention, spot.node.plain())
+    return retention

@@ -17,6 +17,7 @@ from yamlsched.schedule import checks, formats, load
 from yamlsched.schedule.checks import Checked
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
+from yamlsched.schedule.values import plain
 from yamlsched.sync import converge, definitions, edits, hosts, revision, slot_rows
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.hosts import Snapshot
@@ -231,7 +232,7 @@ class FileSync:
         )
         definitions.put_targets(connection, namespace, loaded.notify)
         if self.result.verdict is Verdict.APPLY:
-            retention = loaded.retention.to_row()
+            retention = plain(loaded.retention)
             hosts.use(
                 connection,
                 schedule,

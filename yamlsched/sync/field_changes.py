@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from yamlsched.schedule.job import Retention
+from yamlsched.schedule.values import plain
 from yamlsched.text import escape_control, truncate
 
 
@@ -126,11 +127,7 @@ def settings(file: Any) -> dict[str, Any]:
 
 
 def _json_value(value: Any) -> Any:
-    if isinstance(value, Retention):
-        return value.to_row()
-    if isinstance(value, Mapping):
-        return {name: member.to_yaml() for name, member in value.items()}
-    return value if isinstance(value, str) else list(value) or None
+    return plain(value) if isinstance(value, (str, dict, Retention)) else list(value) or None
 
 
 def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:

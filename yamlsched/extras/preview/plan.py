@@ -21,6 +21,7 @@ from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
 from yamlsched.schedule.job import Job, Retention, from_row
 from yamlsched.schedule.load import Loaded
+from yamlsched.schedule.values import parse
 from yamlsched.sync import (
     converge,
     definitions,
@@ -113,7 +114,7 @@ def read(
         base = Side(DATABASE, namespace, entries, retired=retired)
         kept = connection.execute(load("retention")["in_use"], {**parameters, "now": None})
         if stored_retention := kept.fetchall()[0].retention:
-            base = replace(base, retention=Retention.from_row(stored_retention))
+            base = replace(base, retention=parse(Retention, stored_retention))
         head = file_side(schedule.path, loaded, schedule.environment)
         head = replace(
             head,
