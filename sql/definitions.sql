@@ -147,45 +147,22 @@ from unnest(%(names)s::text[], %(numbers)s::int[]) as l (name, n)
 where g.namespace = %(namespace)s and g.name = 'limit/' || l.name
   and g.capacity is distinct from l.n;
 
--- name: apply_spread
--- Runs that have not been claimed and wait for their spread time get the one of the edited job,
--- before its next slot: a run that waited for an old, longer spread would delay or skip the slots
--- of the new cron expression.
-update yamlsched.job_runs r
-set run_at     = n.run_at,
-    late_at    = case when r.late_at is not null then n.run_at + d.start_within end,
-    updated_at = %(now)s
-from unnest(%(ids)s::bigint[], %(seconds)s::float8[]) as s (id, seconds)
-join yamlsched.job_definitions d on d.id = s.id
-cross join lateral (
-    select w.id, least(w.scheduled_for + make_interval(secs => s.seconds),
-                       d.next_slot_at - interval '1 second') as run_at
-    from yamlsched.job_runs w where w.definition_id = d.id and w.finished_at is null) n
-where r.id = n.id and r.definition_id = d.id
-  and r.finished_at is null
-  and r.scheduled_for is not null
-  and r.status = 'queued'
-  and r.begun_at is null
-  and r.run_at > %(now)s;
-
 -- name: cancel_retired
 -- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by
--- then. A run whose worker died is one of them; its lost attempt is recorded as a claim would do.
--- One batch, in the order of definitions and runs, starting after `definition` and `id`. A run that
--- another session has locked is left to the next batch.
+-- then. One batch, in the order of definitions and runs, starting after `definition` and `id`. A run
+-- that is locked is left to the next batch, and one whose worker died to `reclaim`.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), undone as materialized (
-    select r.id, r.status = 'running' as is_lost, r.attempts, r.locked_by, r.started_at,
-           d.retired_at
+    select r.id, d.retired_at
     from yamlsched.job_definitions d
     cross join lateral (
-        select w.id, w.status, w.attempts, w.locked_by, w.started_at
+        select w.id
         from yamlsched.job_runs w
         where w.definition_id = d.id
           and w.finished_at is null
           and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
-          and coalesce(w.locked_until < (select c.now from clock c), true)
+          and w.locked_until is null
         -- the order of job_runs_history: no sort, and no other job's runs are read
         order by w.finished_at, w.id
         limit %(limit)s
@@ -196,21 +173,11 @@ with clock as materialized (
       and d.id >= %(definition)s::bigint
     order by d.id
     limit %(limit)s
-), lost as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
-        error_type)
-    select u.id, u.attempts, u.locked_by, u.started_at, c.now, %(lost_error)s, %(lost_type)s
-    from undone u
-    cross join clock c
-    where u.is_lost
-    on conflict do nothing
 )
 update yamlsched.job_runs r
 set status       = 'cancelled',
     finished_at  = c.now,
-    locked_until = null,
     blocked_on   = null,
-    failed_at    = case when u.is_lost then c.now else r.failed_at end,
     error_type   = null,
     last_error   = 'job retired: it was removed from schedules.yaml at '
                    || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),

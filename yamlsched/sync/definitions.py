@@ -12,7 +12,6 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from yamlsched.db.query import fetch_column, load
-from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.schedule.job import DEFAULT_ROW, Job, NotifyTarget, to_row
 from yamlsched.sync import hosts
 from yamlsched.sync.in_use import FileVersion
@@ -215,7 +214,6 @@ def cancel_retired(
         "definition": after[0],
         "id": after[1],
         "limit": limit,
-        **LOST_WORKER,
     }
     with connection.transaction():
         runs = connection.execute(load("definitions")["cancel_retired"], values).fetchall()

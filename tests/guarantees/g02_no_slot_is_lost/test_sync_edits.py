@@ -182,30 +182,6 @@ def test_unfinished_runs_of_a_retired_job_are_cancelled_a_day_later_with_the_rea
     )
 
 
-def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_records_the_lost_attempt(
-    db: Db,
-) -> None:
-    ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
-    db.execute(
-        "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'web-1:1:a', started_at = %s, "
-        "locked_until = %s, error_type = 'ValueError'",
-        [at("2026-01-14 13:00"), at("2026-01-14 13:02")],
-    )
-    sync_by_hand(db, a_file(), at("2026-01-14 13:30"))
-
-    assert len(cancel_retired(db, "default", at("2026-01-16 00:00"))) == 1
-
-    [failure] = db.execute("select * from yamlsched.job_failures").fetchall()
-    assert (failure.attempt, failure.worker) == (1, "web-1:1:a")
-    assert (failure.error, failure.error_type) == ("lost its worker", "LostWorker")
-    [run] = db.execute("select failed_at, error_type from yamlsched.job_runs").fetchall()
-    assert run.failed_at == failure.failed_at == at("2026-01-16 00:00")
-    assert run.error_type is None  # the error type of its last failure does not fit this reason
-
-
-# -- pauses ------------------------------------------------------------------------------------------------------------
-
-
 def pause(db: Db, now: str, until: str | None = None) -> None:
     from yamlsched.sync.slot_plan import next_slot_at
 
