@@ -411,6 +411,48 @@ def test_a_worker_does_not_need_the_daemons_of_slurm(stage: Stage) -> None:
         engine.start(name)
 
 
+@slurm
+def test_a_time_limit_of_slurm_releases_the_run_at_no_cost(stage: Stage) -> None:
+    project, engine = stage.project, stage.engine
+    assert isinstance(engine, Slurm)
+    stage.queue["start"]["command"].insert(1, "--time=1")  # minute, the shortest there is
+    stage.sync(waits_for_file={})
+    [run] = project.enqueue("waits_for_file")
+    stage.tick()
+    _, pid = stage.until_begun(run)
+
+    until(lambda: project.row(run).status == "queued", "the limit is over", 150)
+
+    assert project.summary(run) == ("queued", 0, 1, 0, 0)
+    until(lambda: not is_alive(pid), "the worker has ended")
+
+
+@slurm
+def test_a_worker_that_slurm_requeues_comes_back_with_its_id(stage: Stage) -> None:
+    project, engine = stage.project, stage.engine
+    assert isinstance(engine, Slurm)
+    command = stage.queue["start"]["command"]
+    command[command.index("--no-requeue")] = "--requeue"
+    stage.sync(waits_for_file={})
+    [run] = project.enqueue("waits_for_file")
+    stage.tick()
+    id, pid = stage.until_begun(run)
+
+    [job] = engine.jobs("%i")
+    engine.call("scontrol", "requeue", job)
+
+    until(lambda: not is_alive(pid), "the worker has ended")
+    assert project.summary(run) == ("queued", 0, 1, 0, 0)
+    until(lambda: engine.jobs() == ["PENDING"], "Slurm has it in its queue again")
+    engine.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # not in two minutes
+    other, _ = stage.until_begun(run, times=2)
+    assert other == id
+    project.touch("go")
+    project.until_status(run, "succeeded")
+    assert project.summary(run) == ("succeeded", 1, 2, 1, 0)
+    assert len(stage.workers()) == 1
+
+
 @dask
 def test_a_worker_ends_with_its_dask_worker_and_dask_starts_it_again(stage: Stage) -> None:
     project = stage.project

@@ -293,9 +293,9 @@ class Slurm(Engine):
     def stop_worker(self, id: str, pid: int) -> None:
         self.call("scancel", f"--name={id}")
 
-    def jobs(self) -> list[str]:
-        """Return the states of the jobs that have not ended."""
-        return self.call("squeue", "--noheader", "--format=%T").split()
+    def jobs(self, column: str = "%T") -> list[str]:
+        """Return the states, or another column, of the jobs that have not ended."""
+        return self.call("squeue", "--noheader", f"--format={column}").split()
 
     def clear(self) -> None:
         self.call("scancel", "--user=root")
