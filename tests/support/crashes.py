@@ -8,7 +8,6 @@ import http.client
 import os
 import signal
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -114,22 +113,47 @@ def until_another_owns(run: Run) -> None:
             time.sleep(0.005)
 
 
-def die_around(module: Any, name: str, before: str | None, after: str | None) -> None:
-    """Make the process die before or after each call of a function of ``module``."""
-    real: Callable[..., Any] = getattr(module, name)
+def die_around_success() -> None:
+    """Make the process die before or after the statement that writes a run's success."""
+    real = store.succeed_in
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        die_at(before) if before else None
-        answer = real(*args, **kwargs)
-        die_at(after) if after else None
+    async def succeed_in(*args: Any) -> bool:
+        die_at("before the finish")
+        answer = await real(*args)
+        die_at("before the commit")
         return answer
 
-    setattr(module, name, wrapped)
+    store.succeed_in = succeed_in
 
 
-die_around(effects, "claim", "before the claim of the key", "after the claim of the key")
-die_around(effects, "mark_done", "after the effect, before its result is stored", None)
-die_around(store, "succeed_in", "before the finish", "before the commit")
+def die_before_result() -> None:
+    """Make the process die before the statement that stores the result of an effect."""
+    real = effects.write
+
+    def write(connection: Any, statement: Any, *args: Any) -> bool:
+        if statement == "mark_done":
+            die_at("after the effect, before its result is stored")
+        return real(connection, statement, *args)
+
+    effects.write = write
+
+
+def die_around_claim() -> None:
+    """Make the process die before or after the statement that claims the key of an effect."""
+    real = effects.claim
+
+    def claim(*args: Any) -> Any:
+        die_at("before the claim of the key")
+        answer = real(*args)
+        die_at("after the claim of the key")
+        return answer
+
+    effects.claim = claim
+
+
+die_around_claim()
+die_before_result()
+die_around_success()
 
 
 # -- the end of an attempt

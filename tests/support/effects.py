@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import pytest
 
 from support.rows import a_job
 from yamlsched import Run
+from yamlsched.db import blocking
 from yamlsched.handler.once import effect_key
 from yamlsched.handler.sessions import sessions
-from yamlsched.runs import effects
+from yamlsched.runs import effects, own_transaction
 
 
 @contextmanager
@@ -47,6 +49,30 @@ def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
     claimed = run.backend.record(effects.claim, key)
     assert claimed is not None
     assert claimed.is_first
+
+
+def succeed_in(connection: psycopg.Connection[Any], run: Any) -> bool:
+    """Write the success of a claimed run in the transaction of ``connection``."""
+    fence = run.id, run.attempt, run.locked_by
+    return blocking.run(own_transaction.succeed_in(blocking.Session(connection), fence, None))
+
+
+def around_write(
+    monkeypatch: pytest.MonkeyPatch, statement: str, wrap: Callable[[Callable[[], Any]], Any]
+) -> None:
+    """Let ``wrap`` execute a statement about effects."""
+    if statement == "claim":
+        claim = effects.claim
+        monkeypatch.setattr(effects, "claim", lambda *given: wrap(lambda: claim(*given)))
+        return
+    real = effects.write
+
+    def write(connection: Any, name: Any, *given: Any) -> bool:
+        if name == statement:
+            return bool(wrap(lambda: real(connection, name, *given)))
+        return real(connection, name, *given)
+
+    monkeypatch.setattr(effects, "write", write)
 
 
 def effect_states(db: psycopg.Connection[Any]) -> list[tuple[str, str]]:

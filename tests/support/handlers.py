@@ -647,9 +647,9 @@ def loses_the_answer_to_its_commit(run: Run) -> None:
     """The commit reaches the server, but its answer does not reach the child."""
     real = store.succeed_in
 
-    def succeed_in(connection: Any, *arguments: Any) -> bool:
-        answer = real(connection, *arguments)
-        with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+    async def succeed_in(session: Any, *arguments: Any) -> bool:
+        answer = await real(session, *arguments)
+        with socket.socket(fileno=os.dup(session.connection.fileno())) as handle:
             handle.shutdown(socket.SHUT_RD)
         return answer
 

@@ -17,8 +17,9 @@ class Session:
     them ever waits.
     """
 
-    def __init__(self, session: psycopg.Connection[Any]) -> None:
-        self._session, self._cursor = session, session.cursor(row_factory=namedtuple_row)
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        self._cursor = connection.cursor(row_factory=namedtuple_row)
 
     async def execute(self, *statement: Any) -> Session:
         self._cursor.execute(*statement)
@@ -28,12 +29,16 @@ class Session:
         return self._cursor.fetchall()
 
     @property
+    def rowcount(self) -> int:
+        return self._cursor.rowcount
+
+    @property
     def closed(self) -> bool:
-        return self._session.closed
+        return self.connection.closed
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        with self._session.transaction():
+        with self.connection.transaction():
             yield
 
 

@@ -10,16 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import (
-    AbstractContextManager,
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
 import psycopg
@@ -31,7 +25,7 @@ from yamlsched.db.session import AsyncHandlerSession, HandlerSession
 from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
 from yamlsched.handler.sessions import persist, persist_async, sessions
 from yamlsched.runs import effects, own_transaction
-from yamlsched.runs.effects import EffectEntry, FoundEffect
+from yamlsched.runs.effects import EffectEntry, EffectStatement, FoundEffect
 from yamlsched.runs.enqueue import translate_errors
 from yamlsched.runs.lifecycle import EnqueueBatch
 from yamlsched.runs.progress import Progress
@@ -50,10 +44,6 @@ Returned = TypeVar("Returned")
 _redactor = lru_cache(1)(redactor)
 
 
-def _translated(enqueued: list[EnqueueBatch]) -> AbstractContextManager[None]:
-    return translate_errors(", ".join(sorted({batch.job_type for batch in enqueued})))
-
-
 @dataclass(slots=True)
 class PostgresBackend:
     """The scheduler's database. ``timeout`` is the attempt's time limit in seconds."""
@@ -65,6 +55,8 @@ class PostgresBackend:
     locked_by: str
     timeout: float | None = None
     report: Callable[[Progress], None] = lambda progress: None  # to the process that writes it
+    # the event loop is shared with other attempts, so that nothing may block it
+    is_shared: ClassVar[bool] = False
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -93,34 +85,27 @@ class PostgresBackend:
         """Return ``note`` without passwords."""
         return _redactor(self.dsn)(note)
 
-    @property
-    def _fence(self) -> tuple[int, int, str]:
-        return self.run_id, self.attempt, self.locked_by
-
-    def succeed(
+    async def succeed(
         self,
-        connection: psycopg.Connection[Any],
+        session: Any,
         result: str | None,
         enqueued: list[EnqueueBatch],
         last: Progress | None,
     ) -> None:
-        """Write the success of the run with what it enqueued and its last progress. Raises
+        """Write the success of the run with what it enqueued and its last progress, in the open
+        transaction of ``session``, which is asynchronous or a ``blocking.Session``. Raises
         LeaseLost if it is lost.
         """
+        fence = self.run_id, self.attempt, self.locked_by
         if last is not None:
-            connection.execute(*own_transaction.last_report(self._fence, last))
-        with _translated(enqueued):
+            await own_transaction.report_in(session, fence, last)
+        with translate_errors(", ".join(sorted({batch.job_type for batch in enqueued}))):
             for parameters in own_transaction.fan_out(self.namespace, self.run_id, enqueued):
-                connection.execute(load("enqueue")["enqueue_many"], parameters)
-        if not own_transaction.succeed_in(connection, self._fence, result):
+                await session.execute(load("enqueue")["enqueue_many"], parameters)
+        if not await own_transaction.succeed_in(session, fence, result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # -- for an async def --------------------------------------------------------------------------
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the event loop is shared with other attempts, so that nothing may block it."""
-        return False
 
     async def offload(self, call: Callable[[], Returned], must_finish: bool = False) -> Returned:
         """Return what ``call`` returns, which waits for the server."""
@@ -156,22 +141,6 @@ class PostgresBackend:
             block.push_async_exit(opening.pop_all())
             return session
 
-    async def succeed_async(
-        self,
-        connection: psycopg.AsyncConnection[Any],
-        result: str | None,
-        enqueued: list[EnqueueBatch],
-        last: Progress | None,
-    ) -> None:
-        """See ``succeed``."""
-        if last is not None:
-            await connection.execute(*own_transaction.last_report(self._fence, last))
-        with _translated(enqueued):
-            for parameters in own_transaction.fan_out(self.namespace, self.run_id, enqueued):
-                await connection.execute(load("enqueue")["enqueue_many"], parameters)
-        if (await connection.execute(*own_transaction.success(self._fence, result))).rowcount != 1:
-            raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
-
     # ----------------------------------------------------------------------------------------------
 
     def record(self, statement: Callable[..., Returned], *arguments: Any) -> Returned:
@@ -191,20 +160,15 @@ class PostgresBackend:
     def claim(self, entry: EffectEntry) -> FoundEffect | None:
         return self.record(effects.claim, entry)
 
-    def mark_in_doubt(self, entry: EffectEntry, doubted: str | None = None) -> bool:
-        return self.record(effects.mark_in_doubt, entry, doubted)
-
-    def take_over(self, entry: EffectEntry) -> bool:
-        return self.record(effects.take_over, entry)
-
-    def assume_done(self, entry: EffectEntry) -> bool:
-        return self.record(effects.assume_done, entry)
-
-    def mark_done(self, entry: EffectEntry, result: str | None) -> bool:
-        return self.record(effects.mark_done, entry, result)
-
-    def release(self, entry: EffectEntry) -> None:
-        self.record(effects.release, entry)
+    def write(
+        self,
+        statement: EffectStatement,
+        entry: EffectEntry,
+        doubted: str | None = None,
+        result: str | None = None,
+    ) -> bool:
+        """Change an effect; see ``effects.write``."""
+        return self.record(effects.write, statement, entry, doubted, result)
 
     def dead_run(self, run_id: int) -> Any:
         """Return the row of a dead run, or None if it has been pruned."""
@@ -233,6 +197,7 @@ class MemoryBackend:
     namespace: str = "default"
     locked_by: str = "memory"
     report: Callable[[Progress], None] = lambda progress: None
+    is_shared: ClassVar[bool] = False
 
     def redact(self, note: str) -> str:
         return note
@@ -250,19 +215,15 @@ class MemoryBackend:
         with self.connection.transaction():
             yield self.connection
 
-    def succeed(
+    async def succeed(
         self,
-        connection: psycopg.Connection[Any],
+        session: Any,
         result: str | None,
         enqueued: list[EnqueueBatch],
         last: Progress | None,
     ) -> None:
         if self.commit_fails:
             raise psycopg.OperationalError("the commit failed, because the test requested it")
-
-    @property
-    def is_shared(self) -> bool:
-        return False
 
     async def offload(self, call: Callable[[], Returned], must_finish: bool = False) -> Returned:
         return call()
@@ -282,16 +243,6 @@ class MemoryBackend:
             connect = "FakeRun(connection=await psycopg.AsyncConnection.connect(...))"
             raise YamlschedError(f"the handler uses async with run.transaction(): pass {connect}")
 
-    async def succeed_async(
-        self,
-        connection: psycopg.AsyncConnection[Any],
-        result: str | None,
-        enqueued: list[EnqueueBatch],
-        last: Progress | None,
-    ) -> None:
-        if self.commit_fails:
-            raise psycopg.OperationalError("the commit failed, because the test requested it")
-
     def claim(self, entry: EffectEntry) -> FoundEffect | None:
         is_first = entry.key not in self.results
         result = self.results.setdefault(entry.key, IN_DOUBT)
@@ -300,22 +251,20 @@ class MemoryBackend:
             is_first, state, result, provider_key(entry.key), entry.run_id, entry.attempt
         )
 
-    def mark_in_doubt(self, entry: EffectEntry, doubted: str | None = None) -> bool:
-        self.results[entry.key] = IN_DOUBT
+    def write(
+        self,
+        statement: EffectStatement,
+        entry: EffectEntry,
+        doubted: str | None = None,
+        result: str | None = None,
+    ) -> bool:
+        if statement == "release":
+            del self.results[entry.key]
+        elif statement == "mark_in_doubt":
+            self.results[entry.key] = IN_DOUBT
+        elif statement in ("mark_done", "assume_done"):
+            self.results[entry.key] = None if result is None else json.loads(result)
         return True
-
-    def take_over(self, entry: EffectEntry) -> bool:
-        return True
-
-    def assume_done(self, entry: EffectEntry) -> bool:
-        return self.mark_done(entry, None)
-
-    def mark_done(self, entry: EffectEntry, result: str | None) -> bool:
-        self.results[entry.key] = None if result is None else json.loads(result)
-        return True
-
-    def release(self, entry: EffectEntry) -> None:
-        del self.results[entry.key]
 
     def dead_run(self, run_id: int) -> Any:
         return None

@@ -111,11 +111,8 @@ class LoopSessions:
 class LoopBackend(PostgresBackend):
     """The scheduler's database, for an attempt that shares its event loop with others."""
 
+    is_shared = True
     sessions: LoopSessions = field(kw_only=True)
-
-    @property
-    def is_shared(self) -> bool:
-        return True
 
     @asynccontextmanager
     async def async_session(self) -> AsyncIterator[AsyncHandlerSession]:

@@ -70,7 +70,7 @@ class NothingHappened(Exception):
     """
 
 
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
@@ -110,11 +110,11 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
     return f"run:{run_id}:{name}" if scope == "run" else name
 
 
-def requires_in_doubt(once: Callable[Given, Returned]) -> Callable[Given, Returned]:
+def requires_in_doubt(once: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """Explain the choice if ``in_doubt`` is missing: no default would be right."""
 
     @wraps(once)
-    def checked(*arguments: Given.args, **named: Given.kwargs) -> Returned:
+    def checked(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
         if "in_doubt" not in named:
             choices = "; ".join(
                 f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items()
@@ -149,12 +149,12 @@ def proves_nothing_happened(error: BaseException, release_on: ReleaseOn) -> bool
     (URLError, requests). For a group, all of its errors must prove it. An error that was only being
     handled (``__context__``) is not a cause.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
 
     def proves(error: object, depth: int = 0) -> bool:
-        if not isinstance(error, Exception) or id(error) in seen or depth > MAX_CAUSES:
+        if not isinstance(error, Exception) or id(error) in visited or depth > MAX_CAUSES:
             return False  # any other BaseException stopped the process inside the effect
-        seen.add(id(error))
+        visited.add(id(error))
         if isinstance(error, (*release_on, NothingHappened)):
             return True
         if isinstance(error, ExceptionGroup):
@@ -225,16 +225,16 @@ def _enter(run: Run, entry: EffectEntry, in_doubt: str) -> Effect:
                 raise YamlschedError(
                     f'effect "{entry.key}" is entered by two processes of one attempt'
                 )
-            backend.mark_in_doubt(entry, effect.entry)
+            backend.write("mark_in_doubt", entry, doubted=effect.entry)
         elif effect.state == "in_doubt":
             if in_doubt == "raise":
                 raise EffectInDoubt(_what_to_look_up(entry, effect))
-            if in_doubt == "skip" and backend.assume_done(entry):
+            if in_doubt == "skip" and backend.write("assume_done", entry):
                 run.log.warning(
                     'effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key
                 )
                 return Effect(False, effect.provider_key)
-            if in_doubt == "repeat" and backend.take_over(entry):
+            if in_doubt == "repeat" and backend.write("take_over", entry):
                 return Effect(True, effect.provider_key)
     raise Snooze(
         1, f'effect "{entry.key}" is still changing hands after {MAX_CLAIMS} attempts to enter it'
@@ -251,7 +251,7 @@ def _record_exception(
             f'effect "{entry.key}" is in doubt: this error does not prove that nothing happened'
         )
     try:
-        run.backend.release(entry) if is_released else run.backend.mark_in_doubt(entry)
+        run.backend.write("release" if is_released else "mark_in_doubt", entry)
     except (psycopg.Error, EnvironmentFailed) as failure:
         run.log.warning(
             "effect %s remains in doubt, because the database does not answer: %s",
@@ -266,9 +266,9 @@ def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None
         text = jsonb.encode_result(result, f'the result of effect "{name}"')
     except Refused:
         # it was done, but the result that a later attempt needs is lost
-        run.backend.mark_in_doubt(entry)
+        run.backend.write("mark_in_doubt", entry)
         raise
-    if not run.backend.mark_done(entry, text):
+    if not run.backend.write("mark_done", entry, result=text):
         run.log.warning("effect %s was done, but it has been started again or settled", entry.key)
 
 

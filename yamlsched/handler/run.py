@@ -21,6 +21,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import psycopg
 
 from yamlsched import jsonb
+from yamlsched.db import blocking
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handler import once
 from yamlsched.handler.backends import Backend
@@ -279,20 +280,22 @@ class Run:
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        with self._succeeding() as state, self.backend.transaction() as connection:
+        with self._succeeding(), self.backend.transaction() as connection:
             yield connection
             require_open(connection)
-            result = jsonb.encode_result(self.result, "the result")
-            self.backend.succeed(connection, result, state.enqueued, state.progress)
+            blocking.run(self._succeed(blocking.Session(connection)))
 
     @asynccontextmanager
     async def _async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        with self._succeeding() as state:
+        with self._succeeding():
             async with self.backend.async_transaction() as connection:
                 yield connection
                 require_open(connection)
-                result = jsonb.encode_result(self.result, "the result")
-                await self.backend.succeed_async(connection, result, state.enqueued, state.progress)
+                await self._succeed(connection)
+
+    async def _succeed(self, session: Any) -> None:
+        result = jsonb.encode_result(self.result, "the result")
+        await self.backend.succeed(session, result, self.state.enqueued, self.state.progress)
 
     @overload
     def succeed_in(self, connection: Sync) -> None: ...
@@ -318,7 +321,7 @@ class Run:
         return succeed_in(self, connection)
 
     @contextmanager
-    def _succeeding(self) -> Iterator[AttemptState]:
+    def _succeeding(self) -> Iterator[None]:
         """Note that the run has succeeded, at the end of the block that commits its success."""
         state = self.state
         if state.succeeded_in is not None:
@@ -329,12 +332,11 @@ class Run:
             )
         state.transaction_start = len(state.enqueued)
         try:
-            yield state
+            yield
             state.committed, state.result = True, self.result
         except BaseException:
-            del state.enqueued[
-                state.transaction_start :
-            ]  # rolled back as well, in case the handler continues
+            # rolled back as well, in case the handler continues
+            del state.enqueued[state.transaction_start :]
             raise
         finally:
             state.transaction_start = None

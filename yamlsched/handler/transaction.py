@@ -11,6 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from yamlsched import jsonb
+from yamlsched.db import blocking
 from yamlsched.errors import LeaseLost, YamlschedError
 from yamlsched.runs.frameworks import Async, Sync, driver_connection
 
@@ -35,40 +36,30 @@ def succeed_in(run: Run, connection: Sync | Async) -> Awaitable[None] | None:
                 "run.succeed_in() would block the other runs of this process: pass an asynchronous"
                 " connection"
             )
-        result = _prepare(run, driver)
-        try:
-            run.backend.succeed(driver, result, run.state.enqueued, run.state.progress)
-        except LeaseLost as error:
-            raise _lost(error) from error
-        return None
+        return blocking.run(_succeed(run, driver, blocking.Session(driver)))
 
     async def succeed() -> None:
         session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
-        result = _prepare(run, session)
-        try:
-            await run.backend.succeed_async(session, result, run.state.enqueued, run.state.progress)
-        except LeaseLost as error:
-            raise _lost(error) from error
+        await _succeed(run, session, session)
 
     return succeed()
 
 
-def _prepare(run: Run, session: Session) -> str | None:
-    """Note where the success is about to be written, and return the result as it is stored."""
-    if session.autocommit and session.info.transaction_status == TransactionStatus.IDLE:
+async def _succeed(run: Run, connection: Session, session: Any) -> None:
+    """Write the success by ``session``, which executes the statements of ``connection``."""
+    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         raise YamlschedError(
             "run.succeed_in() needs an open transaction, and this connection has none: call it as"
             " the last statement of yours, in Django inside transaction.atomic()"
         )
     result = jsonb.encode_result(run.result, "the result")
-    run.state.succeeded_in, run.state.result = session, run.result
-    return result
-
-
-def _lost(error: LeaseLost) -> LeaseLost:
-    return LeaseLost(
-        f"{error}. Or the connection of run.succeed_in() is not to the worker's database"
-    )
+    run.state.succeeded_in, run.state.result = connection, run.result
+    try:
+        await run.backend.succeed(session, result, run.state.enqueued, run.state.progress)
+    except LeaseLost as error:
+        raise LeaseLost(
+            f"{error}. Or the connection of run.succeed_in() is not to the worker's database"
+        ) from error
 
 
 def require_ended(run: Run) -> None:

@@ -6,12 +6,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import Connection
 
 from yamlsched.db.query import load
+
+EffectStatement: TypeAlias = Literal[
+    "mark_in_doubt", "take_over", "assume_done", "mark_done", "release"
+]
+"""The statements of an attempt about an effect that it has entered or found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,54 +57,26 @@ def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None
     """Take the key if it is free. Return what was found, or None if the attempt has
     lost its run.
     """
-    parameters = {
-        **asdict(entry),
-        "is_of_run": entry.key.startswith("run:"),
-    }  # business keys cannot start like this
+    # business keys cannot start like this
+    parameters = {**asdict(entry), "is_of_run": entry.key.startswith("run:")}
     row = connection.execute(load("effects")["claim"], parameters).fetchone()
     return None if row is None else FoundEffect(**row._asdict())
 
 
-def mark_in_doubt(
-    connection: Connection[Any], entry: EffectEntry, doubted: str | None = None
+def write(
+    connection: Connection[Any],
+    statement: EffectStatement,
+    entry: EffectEntry,
+    doubted: str | None = None,
+    result: str | None = None,
 ) -> bool:
-    """Mark the effect as in doubt that was entered by ``doubted``, by default by this entry."""
-    return _write(connection, "mark_in_doubt", entry, doubted=doubted or entry.entry)
+    """Change an effect. Return False if another attempt, or a person, was faster.
 
-
-def take_over(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Enter an effect in doubt again. Return False if another attempt was faster, or the lease has
-    ended.
+    ``mark_in_doubt`` is about the effect that was entered by ``doubted``, by default by this entry.
+    ``mark_done`` stores ``result``, which is JSON.
     """
-    return _write(connection, "take_over", entry)
-
-
-def assume_done(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Count an effect in doubt as done. Return False if another attempt was faster, or the lease
-    has ended.
-    """
-    return _write(connection, "assume_done", entry)
-
-
-def mark_done(connection: Connection[Any], entry: EffectEntry, result: str | None) -> bool:
-    """Store the effect's result (JSON). Return False if the effect was entered again or settled
-    since.
-    """
-    return _write(connection, "mark_done", entry, result=result)
-
-
-def release(connection: Connection[Any], entry: EffectEntry) -> None:
-    """Release the key: the effect did not happen."""
-    _write(connection, "release", entry)
-
-
-def _write(
-    connection: Connection[Any], statement: str, entry: EffectEntry, **parameters: Any
-) -> bool:
-    return (
-        connection.execute(load("effects")[statement], {**asdict(entry), **parameters}).rowcount
-        == 1
-    )
+    parameters = {**asdict(entry), "doubted": doubted or entry.entry, "result": result}
+    return connection.execute(load("effects")[statement], parameters).rowcount == 1
 
 
 @dataclass(frozen=True, slots=True)

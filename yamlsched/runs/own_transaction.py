@@ -5,9 +5,7 @@ its success.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import psycopg
+from typing import Any, TypeAlias
 
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import EnqueueBatch
@@ -43,32 +41,26 @@ def fan_out(
                 start, size = end, 0
 
 
-def last_report(fence: tuple[int, int, str], progress: Progress) -> tuple[bytes, dict[str, Any]]:
-    """Return the statement that writes the progress of an attempt inside its handler's own
-    transaction.
+Fence: TypeAlias = tuple[int, int, str]
+"""The id of a run, the number of an attempt, and its claim."""
+
+
+async def report_in(session: Any, fence: Fence, progress: Progress) -> None:
+    """Write the progress of an attempt inside its handler's own transaction.
+
+    ``session`` is asynchronous, or a ``blocking.Session``.
     """
-    run_id, attempt, token = fence
-    values = {"id": run_id, "attempt": attempt, "token": token, **progress._asdict()}
-    return load("progress")["report_in"], values
+    parameters = {**_claim(fence), **progress._asdict()}
+    await session.execute(load("progress")["report_in"], parameters)
 
 
-def success(fence: tuple[int, int, str], result: str | None) -> tuple[bytes, dict[str, Any]]:
-    """Return the statement that writes the success of a run inside its handler's own
-    transaction.
-    """
-    run_id, attempt, token = fence
-    return load("runs")["succeed_in"], {
-        "id": run_id,
-        "attempt": attempt,
-        "token": token,
-        "result": result,
-    }
-
-
-def succeed_in(
-    connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None
-) -> bool:
+async def succeed_in(session: Any, fence: Fence, result: str | None) -> bool:
     """Write the success of a run inside its handler's own transaction; return False if the run was
     lost.
     """
-    return connection.execute(*success(fence, result)).rowcount == 1
+    parameters = {**_claim(fence), "result": result}
+    return bool((await session.execute(load("runs")["succeed_in"], parameters)).rowcount == 1)
+
+
+def _claim(fence: Fence) -> dict[str, Any]:
+    return dict(zip(("id", "attempt", "token"), fence, strict=True))

@@ -32,19 +32,20 @@ def finish(outcome: Outcome) -> Write:
     return lambda connection, run: store.finish(connection, "default", [(run, outcome)])
 
 
+def fence(run: ClaimedRun) -> own_transaction.Fence:
+    return run.id, run.attempt, run.locked_by
+
+
 async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
-    with database.connect(connection.info.dsn) as own:
-        return own_transaction.succeed_in(own, (run.id, run.attempt, run.locked_by), None)
+    return await own_transaction.succeed_in(connection, fence(run), None)
 
 
 async def report_in(connection: Connection, run: ClaimedRun) -> Any:
-    with database.connect(connection.info.dsn) as own:
-        own.execute(
-            *own_transaction.last_report((run.id, run.attempt, run.locked_by), Progress(1.0))
-        )
-        return own.execute(
-            "select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]
-        ).fetchall()
+    await own_transaction.report_in(connection, fence(run), Progress(1.0))
+    rows = await connection.execute(
+        "select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]
+    )
+    return await rows.fetchall()
 
 
 WRITES: dict[str, Write] = {
@@ -339,13 +340,19 @@ STATES = {
     "done": "null, now()",
 }  # doubted_at, done_at
 EffectWrite = Callable[[psycopg.Connection[Any], effects.EffectEntry], Any]
+
+
+def effect_write(statement: effects.EffectStatement) -> EffectWrite:
+    return lambda connection, entry: effects.write(connection, statement, entry)
+
+
 # the statement, the state that it expects, and the states that it must not change
 EFFECT_WRITES: dict[str, tuple[EffectWrite, str, list[str]]] = {
-    "mark_in_doubt": (effects.mark_in_doubt, "claimed", ["in_doubt", "done"]),
-    "mark_done": (lambda connection, key: effects.mark_done(connection, key, None), "claimed", []),
-    "release": (effects.release, "claimed", ["in_doubt", "done"]),
-    "take_over": (effects.take_over, "in_doubt", ["claimed", "done"]),
-    "assume_done": (effects.assume_done, "in_doubt", ["claimed", "done"]),
+    "mark_in_doubt": (effect_write("mark_in_doubt"), "claimed", ["in_doubt", "done"]),
+    "mark_done": (effect_write("mark_done"), "claimed", []),
+    "release": (effect_write("release"), "claimed", ["in_doubt", "done"]),
+    "take_over": (effect_write("take_over"), "in_doubt", ["claimed", "done"]),
+    "assume_done": (effect_write("assume_done"), "in_doubt", ["claimed", "done"]),
 }
 
 

@@ -19,7 +19,13 @@ import pytest
 from psycopg.rows import namedtuple_row
 
 from support.database import while_waiting
-from support.effects import a_job_with_a_ledger, die_inside, effect_states, lapse
+from support.effects import (
+    a_job_with_a_ledger,
+    around_write,
+    die_inside,
+    effect_states,
+    lapse,
+)
 from support.rows import a_started_run
 from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError, cli
 from yamlsched.act.settle import settle
@@ -292,8 +298,7 @@ def test_an_attempt_that_outlived_its_lease_cannot_take_over_an_effect_in_doubt(
     # given an attempt that finds an effect in doubt, and outlives its lease before it claims the effect again
     die_inside(first := a_started_run(db, dsn))
     zombie = a_started_run(db, dsn, first.id)
-    real = effects.take_over
-    monkeypatch.setattr(effects, "take_over", lambda *given: (lapse(db, zombie), real(*given))[1])
+    around_write(monkeypatch, "take_over", lambda execute: (lapse(db, zombie), execute())[1])
 
     with pytest.raises(LeaseLost):
         zombie.once("post", in_doubt="repeat").__enter__()
@@ -343,13 +348,12 @@ def test_an_effect_that_is_done_while_another_attempt_marks_it_in_doubt_is_done(
     zombie = a_started_run(db, dsn)
     manager = zombie.once("post", in_doubt="raise")
     manager.__enter__().result = "posted"
-    real = effects.mark_in_doubt
 
-    def doubt(*given: Any) -> bool:
+    def doubt(execute: Callable[[], bool]) -> bool:
         manager.__exit__(None, None, None)
-        return real(*given)
+        return execute()
 
-    monkeypatch.setattr(effects, "mark_in_doubt", doubt)
+    around_write(monkeypatch, "mark_in_doubt", doubt)
     with a_started_run(db, dsn, zombie.id).once("post", in_doubt="raise") as later:
         assert (later.first, later.result) == (False, "posted")
 
@@ -399,16 +403,16 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_with_the_same_result(
     if statement == "take_over":
         die_inside(run)
         run = a_started_run(db, dsn, run.id)
-    real, lost = getattr(effects, statement), []
+    lost: list[Any] = []
 
-    def answer_lost(*given: Any) -> Any:
-        answer = real(*given)
+    def answer_lost(execute: Callable[[], Any]) -> Any:
+        answer = execute()
         if not lost:
             lost.append(answer)
             raise psycopg.OperationalError("the connection was lost")
         return answer
 
-    monkeypatch.setattr(effects, statement, answer_lost)
+    around_write(monkeypatch, statement, answer_lost)
     error = {"mark_in_doubt": ZeroDivisionError, "release": Discard}.get(statement)
     with suppress(ZeroDivisionError, Discard), run.once("post", in_doubt="repeat") as effect:
         assert effect.first
@@ -424,16 +428,16 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_with_the_same_result(
 
 def test_a_skip_whose_answer_was_lost_remains_a_skip(db, dsn, job, monkeypatch):
     die_inside(run := a_started_run(db, dsn))
-    real, lost = effects.assume_done, []
+    lost: list[bool] = []
 
-    def answer_lost(*given: Any) -> Any:
-        answer = real(*given)
+    def answer_lost(execute: Callable[[], bool]) -> bool:
+        answer = execute()
         if not lost:
             lost.append(answer)
             raise psycopg.OperationalError("the connection was lost")
         return answer
 
-    monkeypatch.setattr(effects, "assume_done", answer_lost)
+    around_write(monkeypatch, "assume_done", answer_lost)
     with a_started_run(db, dsn, run.id).once("post", in_doubt="skip") as effect:
         assert not effect.first
 

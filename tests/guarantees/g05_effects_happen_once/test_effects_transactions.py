@@ -15,6 +15,7 @@ from psycopg.rows import namedtuple_row
 from support.effects import a_job_with_a_ledger, effect_states, status
 from support.rows import a_started_run
 from yamlsched import Refused, YamlschedError
+from yamlsched.db import blocking
 from yamlsched.db.query import load
 from yamlsched.errors import LeaseLost
 from yamlsched.runs import own_transaction
@@ -209,7 +210,9 @@ def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, 
             "default", one.id, [EnqueueBatch("mail", ["{}"], [None], None, None)]
         ):
             connection.execute(load("enqueue")["enqueue_many"], part)
-        assert own_transaction.succeed_in(connection, (one.id, 1, one.backend.locked_by), None)
+        fence = one.id, 1, one.backend.locked_by
+        session = blocking.Session(connection)
+        assert blocking.run(own_transaction.succeed_in(session, fence, None))
 
         # when the leases of both are renewed
         async def renew() -> set[int]:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from support.database import while_waiting
+from support.effects import succeed_in
 from support.gates import FAILURE, LEASE, MINUTE, NOW, RELEASED, SECOND, Worker
 from support.gates import worker as worker
 from support.rows import a_job, a_long_history, a_run, row
@@ -18,7 +19,6 @@ from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
-from yamlsched.runs import own_transaction
 from yamlsched.runs.lifecycle import Outcome
 from yamlsched.worker import claiming
 from yamlsched.worker import statements as store
@@ -161,7 +161,7 @@ def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(
     [first] = worker.claim()
 
     with database.connect(dsn) as own:
-        assert own_transaction.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
+        assert succeed_in(own, first)
     assert (row(db, first.id).status, blocked(db, runs[1])) == ("succeeded", [TURN])
     worker.call(store.unlock, "default", [first])
 

@@ -14,12 +14,12 @@ from psycopg.rows import namedtuple_row
 
 from support.claiming import WRONGLY_BLOCKED
 from support.database import temporary_database
+from support.effects import succeed_in
 from support.schedules import a_file
 from support.steps import Session, install, interleave
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
-from yamlsched.runs.own_transaction import succeed_in
 from yamlsched.schedule.load import load
 from yamlsched.sync import converge
 from yamlsched.worker import claiming
@@ -132,7 +132,7 @@ def end(*outcomes: Outcome) -> Callable[[Session, World], None]:
 def own_transaction(session: Session, world: World) -> None:
     for run in world.held():
         with session.connection.transaction():
-            succeed_in(session.connection, (run.id, run.attempt, run.locked_by), None)
+            succeed_in(session.connection, run)
     session.call(store.unlock, "default", world.held())
 
 

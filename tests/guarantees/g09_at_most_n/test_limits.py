@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from support.effects import succeed_in
 from support.gates import (
     FAILURE,
     LEASE,
@@ -32,7 +33,6 @@ from yamlsched.act import runs as actions
 from yamlsched.act.backfill import definition_for
 from yamlsched.ask import history, why
 from yamlsched.ask import runs as records
-from yamlsched.runs import own_transaction
 from yamlsched.runs.lifecycle import Outcome
 from yamlsched.sync.flow import sync
 from yamlsched.worker import claiming
@@ -135,7 +135,7 @@ def test_a_success_in_the_transaction_of_a_handler_holds_its_number_until_its_wo
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
     with database.connect(dsn) as own:
-        assert own_transaction.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
+        assert succeed_in(own, first)
 
     assert worker.claim() == []
     worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)

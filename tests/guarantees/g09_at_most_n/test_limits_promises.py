@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.effects import succeed_in
 from support.followers import HOURLY, SUCCESS, World
 from support.followers import world as world
 from support.project import Process, Project, a_project, until
 from support.rows import value
 from yamlsched import db as database
-from yamlsched.runs import own_transaction
 from yamlsched.worker import claiming
 
 Db = psycopg.Connection[Any]
@@ -243,7 +243,7 @@ def test_a_success_in_the_transaction_of_a_handler_is_no_repair_for_what_follows
 
     # when its handler commits the success, and its worker does not know yet
     with database.connect(dsn) as own:
-        assert own_transaction.succeed_in(own, (run.id, run.attempt, run.locked_by), None)
+        assert succeed_in(own, run)
     world.runner.run(claiming.sweep(world.connection, "default", world.now))
 
     assert repairs(db) == 0

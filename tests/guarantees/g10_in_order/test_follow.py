@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from support.effects import succeed_in
 from support.followers import DEAD, HOURLY, SUCCESS, World, world
 from support.schedules import HOUR, MINUTE, a_file, at, definition, gaps
 from yamlsched import db as database
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
-from yamlsched.runs import own_transaction
 from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.runs.release import release_followers
 from yamlsched.sync.flow import sync
@@ -386,7 +386,7 @@ def test_a_success_in_the_handlers_own_transaction_is_handed_on_by_the_worker(wo
     world.tick("2026-01-14 02:00")
     world.claim()
     [run] = world.held.values()
-    assert own_transaction.succeed_in(world.db, (run.id, run.attempt, run.locked_by), None)
+    assert succeed_in(world.db, run)
     world.db.execute(
         "update yamlsched.job_runs set finished_at = %s where id = %s", [world.now, run.id]
     )
@@ -402,7 +402,7 @@ def test_a_sync_releases_what_waits_without_any_worker_and_then_it_is_late(world
     world.tick("2026-01-14 02:00")
     world.claim()
     [run] = world.held.values()
-    assert own_transaction.succeed_in(world.db, (run.id, run.attempt, run.locked_by), None)
+    assert succeed_in(world.db, run)
     ended = "update yamlsched.job_runs set locked_until = null, finished_at = %s where id = %s"
     world.db.execute(ended, [world.now, run.id])
 
