@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from support.database import code_of_doctor
 from support.project import Project, a_project, until
 from support.proxy import Pooler, Proxy, a_proxy
 from yamlsched import db as store
-from yamlsched.db.connection import PINNED_SETTINGS
+from yamlsched.db.connection import PINNED_SETTINGS, in_utc
 from yamlsched.db.dsn import conninfo, seconds_to_connect
 from yamlsched.errors import EnvironmentFailed
 
@@ -326,3 +327,18 @@ def test_the_error_for_an_invalid_connection_string_does_not_contain_it() -> Non
     with pytest.raises(EnvironmentFailed) as raised:
         store.connect("postgresql://user:secret@[broken")
     assert "secret" not in str(raised.value)
+
+
+def test_blocks_in_utc_may_overlap_and_the_last_one_restores_the_time_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGTZ", "Europe/Paris")
+    first, second = in_utc(), in_utc()
+    first.__enter__()
+    second.__enter__()
+
+    first.__exit__(None, None, None)
+    assert os.environ["PGTZ"] == "UTC"
+
+    second.__exit__(None, None, None)
+    assert os.environ["PGTZ"] == "Europe/Paris"

@@ -90,11 +90,9 @@ class Plugin:
 
     def answers(self, hook: str, **arguments: Any) -> list[Any]:
         """Call a hook, and return what is not None; nothing if it fails."""
-        try:
+        with self.guard(hook):
             return list(getattr(self.manager.hook, hook)(**arguments))
-        except (Exception, SystemExit) as error:
-            self._handle(hook, error)
-            return []
+        return []
 
     @contextmanager
     def guard(self, hook: str) -> Iterator[None]:
@@ -102,13 +100,10 @@ class Plugin:
         try:
             yield
         except (Exception, SystemExit) as error:
-            self._handle(hook, error)
-
-    def _handle(self, hook: str, error: BaseException) -> None:
-        is_answer = hook == "database" and isinstance(error, YamlschedError)
-        if self.name == OWN_PLUGIN or is_answer:
-            raise error
-        self.fail(hook, _describe(error))
+            is_answer = hook == "database" and isinstance(error, YamlschedError)
+            if self.name == OWN_PLUGIN or is_answer:
+                raise
+            self.fail(hook, _describe(error))
 
     def fail(self, hook: str, error: str) -> None:
         """Log a failure."""
@@ -134,10 +129,10 @@ def installed() -> list[Plugin]:
     """Return the installed plugins by package, also those that cannot be imported."""
     if not may_have_plugins():
         return []
-    entries = [(_package(entry), entry) for entry in metadata.entry_points(group=GROUP)]
-    entries.sort(key=lambda pair: (pair[0], pair[1].name))
-    plugins = [Plugin(*package) for package, _ in entries]
-    for plugin, (_, entry) in zip(plugins, entries, strict=True):
+    plugins = []
+    entries = metadata.entry_points(group=GROUP)
+    for entry in sorted(entries, key=lambda entry: (_package(entry), entry.name)):
+        plugins.append(plugin := Plugin(*_package(entry)))
         plugin.load(entry)
     return plugins
 
@@ -152,26 +147,23 @@ def _package(entry: metadata.EntryPoint) -> tuple[str, str]:
     return str(name or entry.name)[:MAX_NAME_CHARS], str(version or "?")[:MAX_NAME_CHARS]
 
 
+def _call(hook: str, **arguments: Any) -> Iterator[tuple[Plugin, Any]]:
+    """Call a hook of all plugins, and yield each answer that is not None with its plugin."""
+    for plugin in (*installed(), own()):
+        for answer in plugin.answers(hook, **arguments):
+            yield plugin, answer
+
+
 def answers(hook: str, **arguments: Any) -> list[Any]:
     """Call a hook of all plugins, and return what is not None."""
-    return [
-        answer
-        for plugin in (*installed(), own())
-        if hook in plugin.hooks
-        for answer in plugin.answers(hook, **arguments)
-    ]
+    return [answer for _, answer in _call(hook, **arguments)]
 
 
 def start(hook: str, **arguments: Any) -> Callable[..., None] | None:
     """Call a hook whose answers are functions to call at the end; return one that calls them all,
     or None. A function that fails is logged.
     """
-    ends = [
-        (plugin, answer)
-        for plugin in (*installed(), own())
-        if hook in plugin.hooks
-        for answer in plugin.answers(hook, **arguments)
-    ]
+    ends = list(_call(hook, **arguments))
 
     def end(*results: Any) -> None:
         for plugin, function in ends:
@@ -184,10 +176,9 @@ def start(hook: str, **arguments: Any) -> Callable[..., None] | None:
 def worker_tasks(worker: Worker, environment: str | None) -> list[WorkerTask]:
     """Return what plugins execute beside a worker."""
     tasks: list[WorkerTask] = []
-    for plugin in (*installed(), own()):
-        for answer in plugin.answers("worker_started", worker=worker, environment=environment):
-            with plugin.guard("worker_started"):
-                tasks += [partial(_execute, plugin, task) for task in answer]
+    for plugin, answer in _call("worker_started", worker=worker, environment=environment):
+        with plugin.guard("worker_started"):
+            tasks += [partial(_execute, plugin, task) for task in answer]
     return tasks
 
 
@@ -296,8 +287,7 @@ def database(file: Path, is_requested: bool) -> Iterator[str]:
 
 
 def _dsns(file: Path, is_requested: bool, opened: ExitStack) -> Iterator[str]:
-    for plugin in (*installed(), own()):
-        for answer in plugin.answers("database", file=file, is_requested=is_requested):
-            with plugin.guard("database"):
-                yield str(opened.enter_context(answer))
+    for plugin, answer in _call("database", file=file, is_requested=is_requested):
+        with plugin.guard("database"):
+            yield str(opened.enter_context(answer))
     raise NoDatabase("no DSN is set: set YAMLSCHED_DSN")

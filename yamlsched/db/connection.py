@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -70,8 +71,9 @@ CONNECT_ARGUMENTS: dict[str, Any] = {
 ANSWER_MARGIN_SECONDS = 5.0
 """How long after statement_timeout a server without an answer counts as lost."""
 MAX_REASON_CHARS = 500
-_opening: set[asyncio.Future[None]] = set()
-"""Done when the session that ``connect_for_handler_async`` is opening is open."""
+_utc_lock = threading.Lock()
+_utc: list[str | None] = []
+"""The former values of PGTZ of the blocks of ``in_utc`` that this process is in."""
 
 
 def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
@@ -95,11 +97,8 @@ def connect_for_handler(dsn: str) -> HandlerSession:
     """
     own = _defaults(KEEPALIVE_SETTINGS, dsn)
     with _opened(HandlerSession, dsn, own) as (connection, server):
-        connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
-        connection.idle_timeout = server.idle_timeout
         connection.answer_within = None  # the job's timeout limits a handler's statements
-        if not server.is_pooled and connection.info.server_version >= 140_000:
-            # not supported by every operating system
+        if _prepare_for_handler(connection, server, dsn, own):
             with suppress(psycopg.errors.InvalidParameterValue):
                 connection.execute(load("session")["check_client"])
     return connection
@@ -108,24 +107,23 @@ def connect_for_handler(dsn: str) -> HandlerSession:
 async def connect_for_handler_async(dsn: str) -> AsyncHandlerSession:
     """The same for an ``async def``."""
     own = _defaults(KEEPALIVE_SETTINGS, dsn)
-    with _translate_errors():
-        # one at a time in this process: `in_utc` is for the whole process
-        while _opening:
-            await asyncio.wait(_opening)
-        opening = asyncio.get_running_loop().create_future()
-        _opening.add(opening)
-        try:
-            with in_utc():
-                connection, server = await _open_async(AsyncHandlerSession, dsn, own)
-        finally:
-            _opening.remove(opening)
-            opening.set_result(None)
-        connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
-        connection.idle_timeout = server.idle_timeout
-        if not server.is_pooled and connection.info.server_version >= 140_000:
+    with in_utc(), _translate_errors():
+        connection, server = await _open_async(AsyncHandlerSession, dsn, own)
+        if _prepare_for_handler(connection, server, dsn, own):
             with suppress(psycopg.errors.InvalidParameterValue):
                 await connection.execute(load("session")["check_client"])
     return connection
+
+
+def _prepare_for_handler(
+    connection: HandlerSession | AsyncHandlerSession, server: Any, dsn: str, own: Settings
+) -> bool:
+    """Note what each transaction needs. Return whether the server may check that the client is
+    still there, which not every operating system supports.
+    """
+    connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
+    connection.idle_timeout = server.idle_timeout
+    return not server.is_pooled and connection.info.server_version >= 140_000
 
 
 async def connect_async(
@@ -219,19 +217,24 @@ def _answer_within(connection: Session, own: Settings) -> float | None:
 
 
 @contextmanager
-def in_utc() -> Iterator[str | None]:
-    """Let sessions that are opened inside start in UTC, also through PgBouncer. Yields the previous
-    value of PGTZ.
+def in_utc() -> Iterator[None]:
+    """Let sessions that are opened inside start in UTC, also through PgBouncer.
+
+    PGTZ is for the whole process: blocks of threads and coroutines may overlap in any order, and
+    the last one restores it.
     """
-    before = os.environ.get("PGTZ")
-    os.environ["PGTZ"] = "UTC"
+    with _utc_lock:
+        _utc.append(_utc[0] if _utc else os.environ.get("PGTZ"))
+        os.environ["PGTZ"] = "UTC"
     try:
-        yield before
+        yield
     finally:
-        if before is None:
-            del os.environ["PGTZ"]
-        else:
-            os.environ["PGTZ"] = before
+        with _utc_lock:
+            before = _utc.pop()
+            if not _utc and before is None:
+                del os.environ["PGTZ"]
+            elif not _utc:
+                os.environ["PGTZ"] = str(before)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import load
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import one_line
 
@@ -116,38 +116,29 @@ class StoredProgress:
         return str(Progress(self.done, self.total, self.note))
 
 
-@dataclass(frozen=True)
-class _Row:
-    run_id: int
-    done: float
-    total: float | None
-    note: str
-    reported_at: datetime
-    attempt: int
-    worker: str
-
-    @property
-    def progress(self) -> StoredProgress:
-        percent = Progress(self.done, self.total).percent
-        done, total = _plain(self.done), _plain(self.total)
-        return StoredProgress(
-            self.attempt, self.worker, done, total, self.note, percent, self.reported_at
-        )
-
-
 def runs_progress(
     connection: psycopg.Connection[Any], ids: Sequence[int]
 ) -> dict[int, StoredProgress]:
     """Return what the latest attempts of runs have reported, by the ids of the runs."""
-    rows = fetch(connection, _Row, load("progress")["of_runs"], {"ids": list(ids)})
-    return {row.run_id: row.progress for row in rows}
+    rows = connection.execute(load("progress")["of_runs"], {"ids": list(ids)})
+    return {row.run_id: _stored(row) for row in rows}
 
 
 def attempts_progress(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
     """Return what the attempts of a run have reported last."""
-    return [
-        row.progress for row in fetch(connection, _Row, load("progress")["of_attempts"], {"id": id})
-    ]
+    return list(map(_stored, connection.execute(load("progress")["of_attempts"], {"id": id})))
+
+
+def _stored(row: Any) -> StoredProgress:
+    return StoredProgress(
+        row.attempt,
+        row.worker,
+        _plain(row.done),
+        _plain(row.total),
+        row.note,
+        Progress(row.done, row.total).percent,
+        row.reported_at,
+    )
 
 
 def _plain(number: Any) -> Any:

@@ -449,9 +449,11 @@ def test_an_unreachable_database_does_not_hide_the_handlers_exception(
     db, dsn, job, monkeypatch, caplog
 ):
     monkeypatch.setattr(backends, "MAX_OUTAGE_SECONDS", 0)
-    monkeypatch.setattr(
-        effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone"))
-    )
+
+    def gone(execute: Callable[[], bool]) -> bool:
+        raise psycopg.OperationalError("gone")
+
+    around_write(monkeypatch, "release", gone)
     run = a_started_run(db, dsn)
 
     with pytest.raises(ConnectionRefusedError), run.once("post", in_doubt="raise"):
