@@ -348,7 +348,7 @@ def test_failed_attempts_since_the_last_success_have_a_limit(
     options = () if limit is None else ("--max-streak", limit)
     shown = cli("status", "--check", "--max-failing", 1, *options)
 
-    expected = "purge: 9 attempts have failed since the last success: OSError: no route to host\n"
+    expected = "purge: 9 failed attempts since the last success: OSError: no route to host\n"
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
     [problem] = attention.problems(
         health.read(db, "default", HOUR), Thresholds(max_streak=0, max_failing=1)

@@ -58,8 +58,8 @@ class BackfillResult:
     """The slots that got a run, those that have one, and those whose key was used: by a pruned run,
     or another slot's.
 
-    ``left_out`` are those whose upstream has no run. ``writing`` are the slots of the transaction
-    that has not ended. ``with_run`` are all slots that have a run now, by job.
+    ``left_out`` are those whose upstream has no run. ``with_run`` are all slots that have a run
+    now, by job.
     """
 
     created: list[BackfillSlot] = field(default_factory=list)
@@ -68,7 +68,6 @@ class BackfillResult:
     left_out: list[BackfillSlot] = field(default_factory=list)
     with_run: dict[str, set[datetime]] = field(default_factory=dict)
     future: bool = False
-    writing: list[BackfillSlot] = field(default_factory=list)
 
     @property
     def done(self) -> int:
@@ -154,22 +153,6 @@ def select(
     return Range(job, first, last, number, day if is_cut else None, all_slots - number)
 
 
-def count_created(
-    connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult
-) -> int:
-    """Return how many runs an interrupted backfill has created. ``connection`` is another session.
-
-    The interrupted transaction may have been committed, which only the database knows.
-    """
-    holders = slot_rows.key_holders(connection, namespace, [slot.key for slot in result.writing])
-    written = [
-        slot
-        for slot in result.writing
-        if slot.key in holders and holders[slot.key].is_of(job.job_type, slot.at)
-    ]
-    return len(result.created) + len(written)
-
-
 def backfill(
     connection: Connection[Any],
     namespace: str,
@@ -206,11 +189,9 @@ def backfill(
             if is_downstream:
                 missing = _startable(connection, namespace, job, missing, result, at)
             if missing and not dry_run:
-                result.writing = missing
                 _create(connection, namespace, job, missing, who, at)
         result.created += missing
         result.with_run.setdefault(job.job_type, set()).update(slot.at for slot in missing)
-        result.writing = []
         progress(result.done)
     return result
 

@@ -15,6 +15,7 @@ from yamlsched.ask.queues import MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, error_text
+from yamlsched.show.terminal import count
 from yamlsched.text import join_first
 from yamlsched.timetable.times import rfc3339, short_utc
 
@@ -164,7 +165,7 @@ def unwritten(health: Health) -> Iterator[Problem]:
         what = f"{name}: its due slots cannot be written: {error}"
         yield Problem("slots", name, what, "yamlsched sync")
     if more := len(health.unwritten[MAX_LISTED_PROBLEMS:]):
-        what = f"the due slots of {more} more {'job' if more == 1 else 'jobs'} cannot be written"
+        what = f"the due slots of {count(more, 'more job')} cannot be written"
         yield Problem("slots", None, what, "yamlsched sync")
 
 
@@ -188,7 +189,7 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
             what = f"no host can start job {name}: {able}; {places} cannot: {entry.reason}"
         yield Problem("lack", name, what, remedy, since=entry.since)
     if (more := len(by_job) - MAX_LISTED_PROBLEMS) > 0:
-        what = f"no host can start {more} more job{'' if more == 1 else 's'}"
+        what = f"no host can start {count(more, 'more job')}"
         yield Problem("lack", None, what, "yamlsched status")
 
 
@@ -255,8 +256,7 @@ def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     dead = sum(job.dead_within for job in health.jobs)
     if thresholds.max_dead_total is not None and dead > thresholds.max_dead_total:
         span, limit = durations.show(thresholds.within), thresholds.max_dead_total
-        runs = "1 run" if dead == 1 else f"{dead} runs"
-        what = f"{runs} of all jobs died within {span}, the limit is {limit}"
+        what = f"{count(dead, 'run')} of all jobs died within {span}, the limit is {limit}"
         yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
 
 
@@ -291,7 +291,7 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
         yield _dead(job, health, thresholds)
     if job.dead_calls_within:
         span = durations.show(thresholds.within)
-        calls = "1 call" if job.dead_calls_within == 1 else f"{job.dead_calls_within} calls"
+        calls = count(job.dead_calls_within, "call")
         error = _after_colon(job.call_error_type, job.call_error)
         what = f"{name}: {calls} of on_dead died within {span}{error}"
         remedy = f"yamlsched runs --job {name} --status dead --on-dead --since {span}"
@@ -304,10 +304,9 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
         what = f"{name}: {several}run {run} has failed {attempts}{error}"
         yield Problem("failing", name, what, f"yamlsched show {run}", run, job.last_failure_at)
     if thresholds.max_streak is not None and job.attempt_streak > thresholds.max_streak:
-        is_one = job.attempt_streak == 1
-        attempts = "1 attempt has" if is_one else f"{job.attempt_streak} attempts have"
+        attempts = count(job.attempt_streak, "failed attempt")
         error = _after_colon(job.last_error_type, job.last_error)
-        what = f"{name}: {attempts} failed since the last success{error}"
+        what = f"{name}: {attempts} since the last success{error}"
         last = job.last_failure_run_id
         yield Problem("failing", name, what, f"yamlsched show {last}", last)
     if job.late_since is not None and job.late_why != NOT_RUN:  # reported by themselves
@@ -325,11 +324,10 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Problem:
     """Return the problem that runs of a job died, and what waits for them."""
     span, run, name = durations.show(thresholds.within), job.dead_run_id, job.job_type
     is_one = job.dead_within == 1
-    runs = "1 run" if is_one else f"{job.dead_within} runs"
     error = _after_colon(job.dead_error_type, job.dead_error)
     waits = list(dict.fromkeys(each.job_type for each in health.held_up if each.upstream == name))
     held_up = f"; holds up {join_first(waits, MAX_NAMES)}" if waits else ""
-    what = f"{name}: {runs} died within {span}{error}{held_up}"
+    what = f"{name}: {count(job.dead_within, 'run')} died within {span}{error}{held_up}"
     which = None if is_one else f"--dead --job {name} --since {span}"
     remedy = _show_and_retry(run, which)
     return Problem("dead", name, what, remedy, run if is_one else None, job.dead_since, len(waits))

@@ -21,6 +21,7 @@ from yamlsched.db.query import fetch_column, load
 from yamlsched.durations import between
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
+from yamlsched.show.terminal import count
 from yamlsched.sync import hosts
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
@@ -100,7 +101,7 @@ def _outcomes(row: JobHealth, now: Health, failed: StoredRun | None) -> Iterator
             f" ago{f': {error}' if error else ''}"
         )
         if row.attempt_streak > 1:
-            runs = "1 run" if row.failure_streak == 1 else f"{row.failure_streak} runs"
+            runs = count(row.failure_streak, "run")
             yield f"since the last success {runs} failed, with {row.attempt_streak} attempts"
     if row.late_since is not None:
         yield f"late since {short_utc(row.late_since)}: {row.late_why}"

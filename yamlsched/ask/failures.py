@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,9 @@ import psycopg
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.db.query import fetch, load
 from yamlsched.runs.lifecycle import error_text
-from yamlsched.text import join_first
+from yamlsched.show.document import Section
+from yamlsched.show.terminal import coloured
+from yamlsched.text import join_first, truncate
 from yamlsched.timetable.times import short_utc
 
 
@@ -53,6 +55,8 @@ MAX_OF_JOB, MAX_FAILED = 1_000, 5_000
 """Runs that are read, of one job and in all. Of one job, that many dead ones and that many others.
 If there are more in all, those of the jobs that have most are read.
 """
+HEADINGS = ("runs", "job", "now", "attempts", "first", "last", "example", "error")
+MAX_ERROR_CHARS = 160
 NO_TYPE = "no error type"
 MAX_HOSTS = 3
 MAX_NAMES = 3
@@ -148,6 +152,35 @@ def how_they_ended(group: FailureGroup) -> str:
         (cancelled, "cancelled"),
     )
     return with_revision(", ".join(f"{number} {name}" for number, name in parts if number), group)
+
+
+def section(
+    failures: Failures,
+    groups: Sequence[FailureGroup],
+    show_time: Callable[[datetime, str], str],
+    title: str = "",
+    more: str = "",
+) -> Section:
+    """Return a table of ``groups``, which are some of ``failures``; ``show_time`` gets an instant
+    and a time zone.
+    """
+    rows = []
+    for group in groups:
+        plus = "+" if failures.is_bounded(group) else ""
+        worst = "dead" if group.dead else "failing" if group.failing else "succeeded"
+        row = (
+            f"{group.runs}{plus}",
+            f"{group.job_type} (on_dead)" if group.is_call else group.job_type,
+            coloured(worst, how_they_ended(group)),
+            f"{group.attempts}{plus}",
+            show_time(group.first_at, group.timezone),
+            show_time(group.last_at, group.timezone),
+            str(group.example_id),
+            truncate(example(group), MAX_ERROR_CHARS),
+        )
+        rows.append(row)
+    note = f"Only {MAX_FAILED:,} runs were read, of the jobs with most: a shorter span counts all."
+    return Section(title, HEADINGS, rows, more, "" if failures.is_complete else note)
 
 
 def problems(failed: Failures, thresholds: Thresholds, since: datetime) -> Iterator[Problem]:

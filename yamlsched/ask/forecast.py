@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from yamlsched.timetable import slots
@@ -68,25 +69,23 @@ def hours(span: ForecastSpan) -> tuple[Hour, ...]:
     """Return the hours of the local days that ``span`` touches, those without a minute of it
     included.
     """
-    spans: dict[tuple[date, int], tuple[int, int]] = {}
-    first, minutes = span.first_minute, span.minutes
-    for start, end, utc_offset in slots.offsets(zone(span.timezone), first, first + minutes):
-        local = start + utc_offset
-        while start < end:
-            following = min(end, start + 60 - local % 60)
-            wall = slots.LOCAL_EPOCH + local * MINUTE
-            before = spans.get((wall.date(), wall.hour), (start, start))
-            spans[wall.date(), wall.hour] = (before[0], following)
-            local, start = local + following - start, following
-    day, last = min(spans)[0], max(spans)[0]
-    hours = []
-    while True:
-        for hour in range(24):
-            low, high = spans.get((day, hour), (first, first))
-            hours.append(Hour(day, hour, low - first, high - first))
-        if day == last:
-            return tuple(hours)
-        day += timedelta(days=1)
+    where = zone(span.timezone)
+    first, last = (
+        span.instant(minute).astimezone(where).date() for minute in (0, span.minutes - 1)
+    )
+    days = (first + timedelta(days=n) for n in range((last - first).days + 1))
+    clock = [(day, hour) for day in days for hour in range(24)]
+
+    def start(day: date, hour: int) -> int:
+        at = datetime.combine(day, time(hour), where)
+        return min(max((at - EPOCH) // MINUTE - span.first_minute, 0), span.minutes)
+
+    # hours that clocks skip start when the first that they do not skip does
+    backwards = accumulate(
+        (start(*of_day) for of_day in reversed(clock)), min, initial=span.minutes
+    )
+    starts = [*backwards][::-1]
+    return tuple(Hour(*of_day, *ends) for of_day, ends in zip(clock, pairwise(starts), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,10 +161,11 @@ class Forecast:
         with most jobs.
         """
         together: defaultdict[tuple[str, tuple[JobGroup, ...]], list[int]] = defaultdict(list)
-        clocks = _clocks(self.span)
+        where = zone(self.span.timezone)
         for minute, groups in enumerate(self.groups_at):
             if self.jobs_by_minute[minute] > 1:
-                together[clocks[minute], tuple(groups)].append(minute)
+                clock = f"{self.span.instant(minute).astimezone(where):%H:%M}"
+                together[clock, tuple(groups)].append(minute)
         starts = [
             (self.jobs_by_minute[minutes[0]], clock, minutes)
             for (clock, _), minutes in together.items()
@@ -228,13 +228,3 @@ def start_minutes(
         start = run_at(shift, cron, where, slot.at)
         if after < start <= until:
             yield (start - EPOCH) // MINUTE
-
-
-def _clocks(span: ForecastSpan) -> list[str]:
-    """Return what a clock in the zone of the span shows at each minute."""
-    clocks: list[str] = []
-    first = span.first_minute
-    for start, end, utc_offset in slots.offsets(zone(span.timezone), first, first + span.minutes):
-        of_day = ((minute + utc_offset) % 1440 for minute in range(start, end))
-        clocks += [f"{minute // 60:02}:{minute % 60:02}" for minute in of_day]
-    return clocks

@@ -12,6 +12,7 @@ import psycopg
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.runs.lifecycle import one_line
+from yamlsched.show.terminal import count
 from yamlsched.text import join_first
 
 MAX_NAMES = 3
@@ -75,7 +76,7 @@ class QueueHealth(NamedTuple):
         """How many starts of workers have failed in a row, and why; "" if none has."""
         if not self.failed_starts:
             return ""
-        starts = "1 start" if self.failed_starts == 1 else f"{self.failed_starts} starts"
+        starts = count(self.failed_starts, "start")
         error = f": {one_line(self.error)}" if self.error else ""
         return f"queue {self.queue}: {starts} of workers failed in a row{error}"
 

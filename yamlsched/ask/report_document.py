@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 
 from yamlsched import durations
 from yamlsched.ask import edits, failures
 from yamlsched.ask.queues import by_run, held_up_in_words
 from yamlsched.ask.report import Report
 from yamlsched.show.document import Document, Facts, Problems, Section, and_more
+from yamlsched.show.terminal import count
 from yamlsched.text import join_first, show_bytes, truncate
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
@@ -18,7 +20,6 @@ from yamlsched.timetable.zones import zone_or_utc
 MAX_PROBLEMS, MAX_GROUPS, MAX_SKIPPED, MAX_LATE, MAX_LONGEST, MAX_EDITS = 10, 8, 6, 5, 5, 5
 """Rows of each list, so that the report fits on one screen."""
 MAX_TYPES = 4
-MAX_ERROR_CHARS = 160
 DAYS_WITH_NAMES = timedelta(days=6)
 """In a longer span a weekday would not be enough: times have dates."""
 
@@ -110,7 +111,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
             yield "held up", join_first(waits, MAX_TYPES)
         if report.next_slot is not None:
             job, timezone, at = report.next_slot
-            yield "next slot", f"{job}, {_time(at, timezone, report)}"
+            yield "next slot", f"{job}, {_time(report, at, timezone)}"
 
 
 def _ran(report: Report) -> str:
@@ -138,8 +139,8 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
                 f"{gap.slots:,}",
                 gap.job_type,
                 f"{gap.reason}: {gap.why}",
-                _time(gap.first_at, gap.timezone, report),
-                _time(gap.last_at, gap.timezone, report),
+                _time(report, gap.first_at, gap.timezone),
+                _time(report, gap.last_at, gap.timezone),
             )
             for gap in report.skipped[: MAX_SKIPPED * screens]
         ],
@@ -155,7 +156,7 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
                     str(job.runs),
                     job.job_type,
                     durations.approximate(job.late_by),
-                    _time(job.at, job.timezone, report) if job.at else "not by then",
+                    _time(report, job.at, job.timezone) if job.at else "not by then",
                     str(job.run_id),
                 )
                 for job in late[: MAX_LATE * screens]
@@ -173,7 +174,7 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
                     else durations.show(run.took)
                 ),
                 run.job_type,
-                _time(run.ended_at, run.timezone, report) if run.ended_at else "still running",
+                _time(report, run.ended_at, run.timezone) if run.ended_at else "still running",
                 str(run.run_id),
             )
             for run in report.longest[: MAX_LONGEST * screens]
@@ -192,7 +193,7 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         ("applied", "jobs", "edit"),
         [
             (
-                _time(edit.applied_at, report.timezone, report),
+                _time(report, edit.applied_at, report.timezone),
                 edits.counts(edit.jobs),
                 edits.label(edit),
             )
@@ -212,52 +213,21 @@ def _growth(before: int | None, now: int) -> str:
 
 
 def _failures(report: Report, screens: int) -> Section:
-    groups = report.failures.worst_first()
-    rows = []
-    for group in groups[: MAX_GROUPS * screens]:
-        more = "+" if report.failures.is_bounded(group) else ""
-        rows.append(
-            (
-                f"{group.runs}{more}",
-                f"{group.job_type} (on_dead)" if group.is_call else group.job_type,
-                failures.how_they_ended(group),
-                f"{group.attempts}{more}",
-                _time(group.first_at, group.timezone, report),
-                _time(group.last_at, group.timezone, report),
-                str(group.example_id),
-                truncate(failures.example(group), MAX_ERROR_CHARS),
-            )
-        )
+    groups, most = report.failures.worst_first(), MAX_GROUPS * screens
     command = f"yamlsched runs --group-by error_type --since {times.short_utc(report.since)}"
-    return Section(
+    return failures.section(
+        report.failures,
+        groups[:most],
+        partial(_time, report),
         "Failures",
-        ("runs", "job", "now", "attempts", "first", "last", "example", "error"),
-        rows,
-        and_more(len(groups) - MAX_GROUPS * screens, command),
-        (
-            ""
-            if report.failures.is_complete
-            else (
-                f"Only {failures.MAX_FAILED:,} runs were read, of the jobs with most: there are"
-                " more."
-            )
-        ),
+        and_more(len(groups) - most, command),
     )
 
 
-def _time(at: datetime, timezone: str, report: Report) -> str:
+def _time(report: Report, at: datetime, timezone: str) -> str:
     """Return an instant on the clock of the report; else on that of a job and in UTC: ``Sun 02:13
     CET (01:13Z)``.
     """
     form = "%a %H:%M" if report.now - min(report.since, at) <= DAYS_WITH_NAMES else "%Y-%m-%d %H:%M"
     local = f"{at.astimezone(zone_or_utc(report.clock or timezone)):{form} %Z}"
     return local if report.clock or timezone == "UTC" else f"{local} ({at:%H:%MZ})"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number and its noun.
-
-    >>> count(1, "run"), count(12000, "run")
-    ('1 run', '12,000 runs')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

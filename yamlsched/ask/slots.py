@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.ask.runs import RunRow, runs
+from yamlsched.ask.runs import RunRow, runs, took
 from yamlsched.ask.search import Filter
 from yamlsched.db.query import fetch, fetch_column, load, now
 from yamlsched.runs.lifecycle import error_text
@@ -59,14 +59,7 @@ class SlotAccount:
     @property
     def took(self) -> timedelta | None:
         """How long the latest attempt took."""
-        if (
-            self.run is None
-            or self.run.started_at is None
-            or self.run.finished_at is None
-            or self.state == "cancelled"
-        ):
-            return None
-        return max(self.run.finished_at - self.run.started_at, timedelta(0))
+        return took(self.run) if self.run and self.state != "cancelled" else None
 
     @property
     def error(self) -> str:

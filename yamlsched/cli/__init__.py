@@ -170,7 +170,11 @@ def _unusable(name: str, error: EnvironmentFailed) -> click.Command:
             before_verb=True,
         ).values()
     ),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "show_default": True,
+    },
     subcommand_metavar="VERB [ARGS]...",
     help="Run the jobs of schedules.yaml on time, once, with their history in PostgreSQL.",
     epilog=(

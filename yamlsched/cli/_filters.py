@@ -9,54 +9,43 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import yaml
 from psycopg import Connection
 
 from yamlsched import durations
 from yamlsched.ask.history import timezone_of
 from yamlsched.ask.search import Filter
+from yamlsched.cli._settings import Settings
 from yamlsched.db.query import now
+from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Status
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.job import Job
+from yamlsched.schedule.load import load
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone
 
 
 def jobs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of the file's jobs that start with ``incomplete``. A file with errors has
-    those that load.
-    """
+    """Return the names of the file's jobs that start with ``incomplete``."""
     return sorted(name for name in _jobs(context) if name.startswith(incomplete))
 
 
 def tags(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the tags of the file's jobs that start with ``incomplete``."""
-    tags: set[str] = set()
-    for job in _jobs(context).values():
-        if isinstance(job, dict) and isinstance(job_tags := job.get("tags"), list):
-            tags.update(tag for tag in job_tags if isinstance(tag, str))
+    tags = {tag for job in _jobs(context).values() for tag in job.tags}
     return sorted(tag for tag in tags if tag.startswith(incomplete))
 
 
-def _jobs(context: click.Context) -> dict[str, Any]:
-    """Return the jobs of the file as YAML has them; none if it cannot be read: a shell has no place
-    for an error.
+def _jobs(context: click.Context) -> dict[str, Job]:
+    """Return the valid jobs of the file; none if it cannot be read: a shell has no place for an
+    error.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    file = (
-        context.params.get("file")
-        or context.find_root().params.get("file")
-        or Path("schedules.yaml")
-    )
+    file = context.params.get("file") or context.find_root().params.get("file")
     try:
-        loaded = yaml.load(Path(file).read_bytes(), loader)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        data = schedule_file.read(file or Settings.file)
+    except YamlschedError:
         return {}
-    jobs = loaded.get("jobs") if isinstance(loaded, dict) else None
-    return (
-        {name: job for name, job in jobs.items() if isinstance(name, str)}
-        if isinstance(jobs, dict)
-        else {}
-    )
+    return load(data, "", None).jobs
 
 
 Value = TypeVar("Value")
@@ -161,7 +150,6 @@ def page_options(default: int) -> Option:
             "--limit",
             type=click.IntRange(1, 10_000),
             default=default,
-            show_default=True,
             help="How many are listed.",
         ),
         click.option(
@@ -195,7 +183,7 @@ def resolve_time(
     """
     if value is None:
         return None
-    timezone = timezone_of(connection, namespace, jobs, file) if times.is_local(value) else "UTC"
+    timezone = timezone_of(connection, namespace, jobs, file)
     at = times.resolve(value, lambda: zone(timezone), now(connection), is_future=False)
     echo_reading(option, value, at, timezone)
     return at

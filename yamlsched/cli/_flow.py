@@ -56,7 +56,6 @@ work_options = _filters.combine(
     _filters.duration_option(
         "--grace",
         default="30s",
-        show_default=True,
         help="How long handlers may keep running after SIGTERM, such as 30s.",
     ),
     _filters.path_option,

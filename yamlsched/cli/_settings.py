@@ -72,10 +72,7 @@ class Settings:
         file.
         """
         with self.connect() as connection:
-            if self.namespace:
-                yield connection, self.namespace
-                return
-            yield connection, history.namespace_of(connection, None, self.file)
+            yield connection, history.namespace_of(connection, self.namespace, self.file)
 
     @contextmanager
     def connect(

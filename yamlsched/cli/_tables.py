@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from yamlsched.ask.attention import Thresholds
-from yamlsched.ask.failures import FailureGroup, Failures, example, how_they_ended
+from yamlsched.ask.failures import FailureGroup
 from yamlsched.ask.namespaces import NamespaceHealth, read_all, summary
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings
@@ -67,7 +67,7 @@ def _in_words(
         more = f"and {omitted} more are healthy: --all lists them" if omitted else ""
         yield Section("", NAMESPACE_HEADINGS, [_line(state) for state in listed], more, note)
     if problems := [problem for state in listed for problem in _problems(state)]:
-        yield needs_attention(problems)
+        yield Problems("Needs attention", False, problems)
 
 
 def _problems(state: NamespaceHealth) -> Iterator[tuple[str, str]]:
@@ -77,13 +77,6 @@ def _problems(state: NamespaceHealth) -> Iterator[tuple[str, str]]:
     first = state.problems[:MAX_PROBLEMS_LISTED]
     yield from (
         (f"{name}: {problem.what}", hint if problem is first[-1] else "") for problem in first
-    )
-
-
-def needs_attention(problems: Sequence[tuple[str, str]], more: str = "") -> Problems:
-    """Return what status says about problems."""
-    return Problems(
-        terminal.Styled(terminal.paint("Needs attention", "bold")), False, problems, more
     )
 
 
@@ -105,7 +98,6 @@ def _line(state: NamespaceHealth) -> tuple[str, ...]:
     )
 
 
-HEADINGS = ("runs", "job", "now", "attempts", "first", "last", "example", "error")
 CSV_COLUMNS = [
     "job_type",
     "error_type",
@@ -123,29 +115,7 @@ CSV_COLUMNS = [
 ]
 
 
-def section(
-    failures: Failures, groups: Sequence[FailureGroup], title: str = "", more: str = ""
-) -> Section:
-    """Return a table of ``groups``, which are some of ``failures``."""
-    return Section(title, HEADINGS, [_failure_line(failures, group) for group in groups], more)
-
-
 def comma_separated(groups: Sequence[FailureGroup]) -> str:
     return terminal.comma_separated(
         CSV_COLUMNS, [[getattr(group, name) for name in CSV_COLUMNS] for group in groups]
-    )
-
-
-def _failure_line(failures: Failures, group: FailureGroup) -> tuple[str, ...]:
-    more = "+" if failures.is_bounded(group) else ""
-    worst = "dead" if group.dead else "failing" if group.failing else "succeeded"
-    return (
-        f"{group.runs}{more}",
-        f"{group.job_type} (on_dead)" if group.is_call else group.job_type,
-        terminal.coloured(worst, how_they_ended(group)),
-        f"{group.attempts}{more}",
-        terminal.instant(group.first_at),
-        terminal.instant(group.last_at),
-        str(group.example_id),
-        example(group),
     )

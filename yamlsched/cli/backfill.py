@@ -13,7 +13,6 @@ from yamlsched.act.backfill import (
     BackfillResult,
     BackfillSlot,
     backfill,
-    count_created,
     definition_for,
     read_range,
     select,
@@ -24,7 +23,6 @@ from yamlsched.cli._settings import Settings, verb
 from yamlsched.db.query import now
 from yamlsched.errors import Refused
 from yamlsched.show import terminal
-from yamlsched.sync.definitions import Definition
 from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
 from yamlsched.timetable.zones import zone
 
@@ -148,7 +146,7 @@ def command(
                 )
         except KeyboardInterrupt:
             if not dry_run:
-                _report_interrupted(settings, namespace, definition, result, total, began)
+                _report_interrupted(namespace, job, len(result.created), total, began)
             return FINDINGS
     if settings.wants_json:
         click.echo(_json(job, result, dry_run))
@@ -158,24 +156,14 @@ def command(
 
 
 def _report_interrupted(
-    settings: Settings,
-    namespace: str,
-    job: Definition,
-    result: BackfillResult,
-    total: int,
-    began: datetime,
+    namespace: str, job: str, created: int, total: int, began: datetime
 ) -> None:
-    with settings.connect() as connection:
-        made = count_created(connection, namespace, job, result)
-    click.echo(f"interrupted: {made} of up to {total} runs created", err=True)
+    """Report the runs that were certainly created, and how to create or cancel all."""
+    click.echo(f"interrupted: at least {created} of up to {total} runs created", err=True)
     click.echo("resume: run the same command again; existing runs are not created twice", err=True)
-    if made:
-        since = rfc3339(began, "microseconds")
-        cancel = (
-            f"yamlsched cancel --job {job.job_type} --status queued --since {since} --namespace"
-            f" {namespace}"
-        )
-        click.echo(f"undo: {cancel}", err=True)
+    since = rfc3339(began, "microseconds")
+    cancel = f"yamlsched cancel --job {job} --status queued --since {since} --namespace {namespace}"
+    click.echo(f"undo: {cancel}", err=True)
 
 
 def _json(job: str, result: BackfillResult, dry_run: bool) -> str:

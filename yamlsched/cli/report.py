@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,6 @@ from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.db.query import now
 from yamlsched.schedule.load import timezone_of_file
 from yamlsched.timetable import times
-from yamlsched.timetable.zones import zone
 
 EDIT_COLUMNS = (
     "id",
@@ -43,7 +43,6 @@ file to mail.
 @_filters.time_option(
     "--since",
     default="12h",
-    show_default=True,
     help=(
         'The start: 12h (the last 12 hours), 18:00, yesterday, "fri 18:00" (the last one), or'
         " 2026-01-14T02:00Z."
@@ -53,7 +52,7 @@ file to mail.
 def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInput | None) -> int:
     timezone = timezone_of_file(settings.file)
     with settings.connect_in() as (connection, namespace):
-        start, end = _span(connection, since, until, timezone)
+        start, end = _span(connection, settings.file, since, until, now(connection))
         summary = report.read(connection, namespace, start, end, timezone)
     settings.echo(report_document.document(summary), **document(summary))
     return FINDINGS if summary.problems else OK
@@ -61,31 +60,26 @@ def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInpu
 
 def _span(
     connection: Connection[Any],
+    file: Path,
     since: times.TimeInput,
     until: times.TimeInput | None,
-    timezone: str,
+    at: datetime,
 ) -> tuple[datetime, datetime | None]:
-    """Return the instants; print how local times were read. An end that is not in the past is None:
-    now.
-    """
-    at = now(connection)
-    start = times.resolve(since, lambda: zone(timezone), at, is_future=False)
-    if times.is_local(since):
-        _filters.echo_reading("since", since, start, timezone)
+    """Return the instants. An end that is not in the past is None: now."""
+    start, end = (
+        _filters.resolve_time(connection, "", file, option, value)
+        for option, value in (("since", since), ("until", until))
+    )
+    assert start is not None
     if start >= at:
         raise click.UsageError(
             f"--since {times.short_utc(start)} is not in the past: it is {times.short_utc(at)}"
         )
-    if until is None:
-        return start, None
-    end = times.resolve(until, lambda: zone(timezone), at, is_future=False)
-    if times.is_local(until):
-        _filters.echo_reading("until", until, end, timezone)
-    if end <= start:
+    if end is not None and end <= start:
         raise click.UsageError(
             f"--until {times.short_utc(end)} is not after --since {times.short_utc(start)}"
         )
-    return start, end if end < at else None
+    return start, None if end is None or end >= at else end
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import click
@@ -138,18 +139,16 @@ def _show_groups(
     elif not groups:
         click.echo("no failed attempts match", err=True)
     else:
-        settings.echo(Document("", [_tables.section(failed, page)]))
+        settings.echo(Document("", [failures.section(failed, page, _time)]))
     if more and settings.format == "text":
         click.echo(
             f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True
         )
-    if not failed.is_complete:
-        click.echo(
-            f"only {failures.MAX_FAILED:,} runs were read, of the jobs with most: pass --since or"
-            " --job to count all",
-            err=True,
-        )
     return 0
+
+
+def _time(at: datetime, timezone: str) -> str:
+    return _output.instant(at)
 
 
 def line(row: RunRow) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
 from yamlsched.ask import attention, failures, health
 from yamlsched.ask.attention import Problem
 from yamlsched.ask.edits import label
-from yamlsched.ask.failures import Failures
+from yamlsched.ask.failures import Failures, section
 from yamlsched.ask.health import HEALTHY_STATES, Health, JobHealth, note
 from yamlsched.ask.namespaces import summary
 from yamlsched.ask.places import cannot_start
@@ -21,7 +22,16 @@ from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.durations import between
 from yamlsched.runs.lifecycle import one_line
 from yamlsched.show import terminal
-from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section, and_more
+from yamlsched.show.document import (
+    Document,
+    Entries,
+    Entry,
+    Facts,
+    Part,
+    Problems,
+    Section,
+    and_more,
+)
 from yamlsched.text import did_you_mean, join_first
 from yamlsched.timetable.zones import zone_or_utc
 
@@ -47,7 +57,6 @@ FAILURES_SPAN = timedelta(days=1)
     "--max-dead",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     help="Dead runs tolerated per job.",
 )
 @click.option(
@@ -56,14 +65,12 @@ FAILURES_SPAN = timedelta(days=1)
 @_filters.duration_option(
     "--within",
     default="1h",
-    show_default=True,
     help="Period in which dead runs are counted.",
 )
 @click.option(
     "--max-failing",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     help="Runs that fail again and again, tolerated per job.",
 )
 @click.option(
@@ -74,13 +81,11 @@ FAILURES_SPAN = timedelta(days=1)
 @_filters.duration_option(
     "--max-tick-age",
     default="5m",
-    show_default=True,
     help="Tolerated time since the last tick.",
 )
 @_filters.duration_option(
     "--max-paused",
     default="7d",
-    show_default=True,
     help="Tolerated time since a pause without an end.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all jobs, healthy ones included.")
@@ -91,21 +96,14 @@ def command(
     settings: Settings,
     /,
     check: bool,
-    max_dead: int,
-    max_dead_total: int | None,
-    within: timedelta,
-    max_failing: int,
-    max_streak: int | None,
-    max_tick_age: timedelta,
-    max_paused: timedelta,
     show_all: bool,
     all_namespaces: bool,
+    within: timedelta,
+    **limits: Any,
 ) -> int:
     if check and settings.format not in ("text", "json"):
         raise click.UsageError("--check prints lines or JSON: leave out --format")
-    thresholds = attention.Thresholds(
-        max_dead, within, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
-    )
+    thresholds = attention.Thresholds(within=within, **limits)
     if all_namespaces:
         return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
@@ -149,7 +147,8 @@ def recent_failures(failures: Failures) -> Part:
     more = and_more(
         len(groups) - MAX_GROUPS_LISTED, "yamlsched runs --group-by error_type --since 1d"
     )
-    return _tables.section(failures, groups[:MAX_GROUPS_LISTED], "Failures of the last day", more)
+    listed, title = groups[:MAX_GROUPS_LISTED], "Failures of the last day"
+    return section(failures, listed, lambda at, timezone: terminal.instant(at), title, more)
 
 
 def in_words(health: Health, problems: list[Problem], show_all: bool) -> Iterator[Part]:
@@ -164,9 +163,8 @@ def in_words(health: Health, problems: list[Problem], show_all: bool) -> Iterato
         yield Section("", HEADINGS, [line(job, health) for job in jobs], omitted)
     if problems:
         more = and_more(len(problems) - MAX_JOBS_LISTED, "yamlsched status --check")
-        yield _tables.needs_attention(
-            [(problem.what, problem.remedy) for problem in problems[:MAX_JOBS_LISTED]], more
-        )
+        listed = [(problem.what, problem.remedy) for problem in problems[:MAX_JOBS_LISTED]]
+        yield Problems("Needs attention", False, listed, more)
     elif not jobs and not omitted:
         yield Entries([Entry("no jobs yet: run yamlsched sync to apply schedules.yaml")])
 

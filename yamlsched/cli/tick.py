@@ -27,7 +27,6 @@ CLAIM_TIME = "55s"
 @_filters.duration_option(
     "--max-time",
     default=CLAIM_TIME,
-    show_default=True,
     help="Claim runs for this long.",
 )
 @click.option(

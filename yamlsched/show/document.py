@@ -113,11 +113,7 @@ def _lines(part: Part) -> Iterator[str]:
             yield from (terminal.fields(part.pairs), part.note)
         case Problems():
             tone = "ok" if part.is_healthy else "dead"
-            yield (
-                part.verdict
-                if isinstance(part.verdict, terminal.Styled)
-                else terminal.coloured(tone, part.verdict)
-            )
+            yield terminal.coloured(tone, part.verdict)
             for what, remedy in part.problems:
                 yield f"  {terminal.printable_line(what)}"
                 yield remedy and f"      {terminal.printable_line(remedy)}"

@@ -107,10 +107,10 @@ def ago(value: datetime | None, now: datetime) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number and its noun.
 
-    >>> count(1, "run"), count(2, "run")
-    ('1 run', '2 runs')
+    >>> count(1, "run"), count(12000, "run")
+    ('1 run', '12,000 runs')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def printable(text: str) -> str:

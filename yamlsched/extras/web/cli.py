@@ -29,14 +29,12 @@ nothing.
     "--listen",
     metavar="HOST:PORT|unix:PATH",
     default="127.0.0.1:8040",
-    show_default=True,
     help="Where to listen. Other hosts can only be let in with --auth.",
 )
 @click.option(
     "--auth",
     type=click.Choice(["none", "basic", "header"]),
     default="none",
-    show_default=True,
     help=(
         "basic: names and passwords of YAMLSCHED_WEB_USERS or --users-file. header: a proxy names"
         " the user."
@@ -54,7 +52,6 @@ nothing.
     "--user-header",
     metavar="NAME",
     default="X-Forwarded-User",
-    show_default=True,
     help="The header in which the proxy names the user.",
 )
 @click.option(
@@ -67,6 +64,7 @@ nothing.
 @click.option(
     "--base-path",
     default="",
+    show_default=False,
     metavar="PATH",
     help="The path below which the page is served, as /scheduler.",
 )
