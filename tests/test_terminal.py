@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from support.documents import in_html, in_text
+from support.documents import in_html, in_markdown, in_text
 from yamlsched import text as terminal
 from yamlsched.cli import cli
-from yamlsched.extras.preview import markdown
 from yamlsched.extras.preview.diff import base_side, compare, file_side
 from yamlsched.extras.preview.model import Preview, document
 from yamlsched.schedule import formats
@@ -154,7 +153,7 @@ def structure(source: str) -> list[str]:
 def test_what_is_written_anywhere_stays_where_it_is(place: str) -> None:
     plain = PLACES[place](BENIGN)
     plain_lines = in_text(plain).count("\n")
-    plain_comment = markdown.render(plain)
+    plain_comment = in_markdown(plain)
     plain_structure = structure(plain_comment)
     plain_elements = in_html(plain).elements
 
@@ -165,7 +164,7 @@ def test_what_is_written_anywhere_stays_where_it_is(place: str) -> None:
         assert_safe_lines(shown)
         assert shown.count("\n") == plain_lines, hostile
 
-        comment = markdown.render(forged)
+        comment = in_markdown(forged)
         assert_safe_lines(comment)
         assert comment.count("\n") == plain_comment.count("\n"), hostile
         assert structure(comment) == plain_structure, hostile
@@ -194,7 +193,7 @@ def test_no_text_breaks_out_of_a_table_of_a_comment(key: str, before: str, after
     )
     plain = of_job({"payload": {"a": 1, "k": "b"}}, {"payload": {"a": 1, "k": "c"}})
 
-    assert structure(markdown.render(edit)) == structure(markdown.render(plain))
+    assert structure(in_markdown(edit)) == structure(in_markdown(plain))
     assert_safe_lines(in_text(edit))
     assert in_text(edit).count("\n") == in_text(plain).count("\n")
 

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from yamlsched.extras.preview import text
 from yamlsched.extras.preview.model import Preview
-from yamlsched.show import html
+from yamlsched.show import html, markdown
 from yamlsched.show.document import as_text
 
 HOSTILE = "</td><script>alert(1)</script>\x1b[31m\u202eevil\"'&amp;| `x` [y](http://z.example) @team\n::error::x\n```\n# y"
@@ -47,6 +47,11 @@ class Page(HTMLParser):
 def in_text(preview: Preview) -> str:
     """Return what diff or plan prints."""
     return as_text(text.document(preview))
+
+
+def in_markdown(preview: Preview) -> str:
+    """Return the comment that diff or plan makes."""
+    return markdown.render(text.document(preview))
 
 
 def in_html(preview: Preview) -> Page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate
 
 from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Problems, Section
 from yamlsched.show.terminal import printable, unstyled
@@ -12,7 +12,10 @@ from yamlsched.text import escape_line
 
 MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
 
-
+BLOCK = re.compile(r"^(\d*)([-+#=.)])")
+"""What starts a list or a heading."""
+MAX_CHARS = 60_000
+"""Forges accept 65,536 in a comment."""
 LINKED = re.compile(r"@|www(?=\.)|:(?=//)")
 """What forges turn into a mention or a link."""
 
@@ -39,7 +42,7 @@ def _fence(string: str, least: int) -> str:
 
 
 def prose(sentence: str) -> str:
-    """Return a sentence so that nothing in it is markup."""
+    """Return a sentence so that nothing in it, nor its start, is markup."""
     escaped = (
         escape_line(unstyled(sentence))
         .rstrip()
@@ -47,7 +50,7 @@ def prose(sentence: str) -> str:
         .replace("<", "&lt;")
         .replace(">", "&gt;")
     )
-    escaped = MARKUP.sub(lambda match: "\\" + match[0], escaped)
+    escaped = BLOCK.sub(r"\1\\\2", MARKUP.sub(lambda match: "\\" + match[0], escaped))
     return LINKED.sub(lambda match: match[0] + ZERO_WIDTH_SPACE, escaped)
 
 
@@ -61,9 +64,11 @@ COMMAND = re.compile(
 def render(document: Document) -> str:
     """Return the document as Markdown."""
     head = (f"## {prose(document.title)}", prose(document.span))
-    return "\n\n".join(
-        filter(None, chain(head, ("\n".join(_lines(part)) for part in document.parts)))
-    )
+    parts = [*filter(None, head), *("\n".join(_lines(part)) for part in document.parts)]
+    sizes = accumulate(len(part) + 2 for part in parts)
+    shown = sum(size <= MAX_CHARS for size in sizes)
+    more = [f"and {len(parts) - shown} more parts: --format text shows all"]
+    return "\n\n".join(parts[:shown] + more * (shown < len(parts)))
 
 
 def _lines(part: Part) -> Iterator[str]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.command_line import Cli, command_line
-from support.documents import in_text
+from support.documents import in_markdown, in_text
 from support.schedules import (
     DAY,
     HOUR,
@@ -29,7 +29,6 @@ from support.schedules import (
 )
 from yamlsched import db as store
 from yamlsched.act import pause as pausing
-from yamlsched.extras.preview import markdown
 from yamlsched.extras.preview import plan as preview_rows
 from yamlsched.extras.preview.model import Level, Preview, SyncPlan, document
 from yamlsched.extras.preview.plan import read
@@ -269,15 +268,15 @@ def test_the_complete_output_of_a_plan(db: Db) -> None:
 
     # then the plan announces all of it
     assert in_text(planned) == EXPECTED.format(new=new.sha256[:8], old=old.sha256[:8])
-    comment = markdown.render(planned)
+    comment = in_markdown(planned)
     for line in (
-        "**yamlsched plan** of namespace `default`",
-        f"- file /app/schedules.yaml, hash {new.sha256[:8]}: the second tick with it applies it, because it"
+        "## yamlsched plan",
+        f"* file      /app/schedules.yaml, hash {new.sha256[:8]}: the second tick with it applies it, because it"
         " retires jobs",
-        "| removed | `leaves` | 168 | `0 * * * *` |",
-        "runs to create: 2",
-        "- `leaves:2026-01-14T12:00Z, owed by the definition in use`",
-        "- `rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new`",
+        r"* \- leaves: had 168 slots a week",
+        "* runs to create: 2",
+        "  * leaves:2026-01-14T12:00Z, owed by the definition in use",
+        "  * rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new",
     ):
         assert line in comment.splitlines()
     held = ids(db)
@@ -294,7 +293,7 @@ def test_a_plan_escapes_what_an_operator_wrote(db: Db, reason: str) -> None:
     for each in ("plain", reason):
         pausing.pause(db, "default", [job.id], "ann", reason=each, now=NOON - HOUR)
         planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 5 * * *"}))
-        shown.append((in_text(planned), markdown.render(planned)))
+        shown.append((in_text(planned), in_markdown(planned)))
 
     for plain, forged in zip(*shown, strict=True):
         assert plain.count("\n") == forged.count("\n")

@@ -10,10 +10,17 @@ import click
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.extras.preview import base as edit
-from yamlsched.extras.preview import cli_shared
+from yamlsched.extras.preview import model, text
 from yamlsched.schedule.checks import check_by_plugins
 from yamlsched.schedule.formats import as_text
 from yamlsched.timetable.times import TimeInput
+
+days_option = click.option(
+    "--days",
+    type=click.IntRange(1, 366),
+    default=7,
+    help="Compare the slots of this many days.",
+)
 
 
 @verb(
@@ -25,7 +32,7 @@ from yamlsched.timetable.times import TimeInput
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
-@cli_shared.days_option
+@days_option
 @click.option(
     "--at",
     type=_filters.time,
@@ -59,5 +66,5 @@ def command(
     if at is not None:
         _filters.echo_reading("at", at, instant, edited.timezone)
     preview = edit.preview(base, file, edited, environment, instant, timedelta(days=days))
-    cli_shared.echo(settings, preview)
+    settings.echo(text.document(preview), **model.document(preview))
     return FINDINGS if is_exit_code and preview.has_changes else OK

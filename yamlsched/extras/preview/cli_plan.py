@@ -10,7 +10,8 @@ import click
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._flow import target
 from yamlsched.cli._settings import FORMATS, Settings, verb
-from yamlsched.extras.preview import cli_shared, plan
+from yamlsched.extras.preview import model, plan, text
+from yamlsched.extras.preview.cli_diff import days_option
 from yamlsched.schedule import checks
 from yamlsched.schedule.formats import as_text
 from yamlsched.schedule.load import load
@@ -24,7 +25,7 @@ from yamlsched.sync.in_use import REFUSED
     uses="file dsn env namespace",
     formats=FORMATS,
 )
-@cli_shared.days_option
+@days_option
 @click.option(
     "--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change."
 )
@@ -40,6 +41,6 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
         return FINDINGS
     with settings.connect() as connection:
         preview = plan.read(connection, schedule, loaded, days)
-    cli_shared.echo(settings, preview)
+    settings.echo(text.document(preview), **model.document(preview))
     is_refused = preview.plan is not None and preview.plan.verdict in REFUSED
     return FINDINGS if is_refused or (is_exit_code and preview.has_changes) else OK

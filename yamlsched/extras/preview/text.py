@@ -1,4 +1,4 @@
-"""A preview as a document, and the phrases that the comment of a pull request shares with it."""
+"""A preview as a document."""
 
 from __future__ import annotations
 
@@ -327,21 +327,6 @@ def compared(job: JobChange, preview: Preview) -> str:
     """Return for how long the slots of a job are compared."""
     until = job.slots.compared_until
     return f"until {clock(until, job.timezone)}" if until else f"of {count(preview.days, 'day')}"
-
-
-def slot_counts(job: JobChange) -> str:
-    """Return how many slots are moved, removed, added and skipped."""
-    slots = job.slots
-    skipped = {conflict.scheduled_for for conflict in job.key_taken}
-    added = sum(slot not in skipped for slot in slots.added)
-    numbers = {
-        "moved": len(slots.moved),
-        "removed": len(slots.removed),
-        "added": added,
-        "skipped": len(skipped),
-    }
-    counts = _counts("slot", numbers)
-    return f"at least {counts}" if slots.compared_until and counts else counts
 
 
 def pile_up(group: NewPileUp, preview: Preview) -> str:
