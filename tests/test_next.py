@@ -283,8 +283,10 @@ def test_invalid_arguments_are_refused_with_a_remedy(
 @pytest.mark.parametrize(
     "start", ["1900-01-01", "9900-12-31", "9900-12-31T23:59-14:00", "1900-01-01T00:00+14:00"]
 )
-@pytest.mark.parametrize("options", [["-n", "3"], ["--days", "366"]])
-@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Niue"])
+@pytest.mark.parametrize(
+    ("options", "zone"),
+    [(["-n", "3"], "Pacific/Kiritimati"), (["--days", "366"], "Pacific/Niue")],
+)
 def test_the_first_and_the_last_year_have_slots(
     cli: Cli, start: str, options: list[str], zone: str
 ) -> None:

@@ -28,6 +28,9 @@ ENDS = [
     ("fail", ["printed\n"], ["printed\n"]),
     ("die", ["printed\n"], ["printed\n"]),
 ]
+
+pytestmark = pytest.mark.story
+
 Drained: TypeAlias = tuple[Project, dict[str, int]]
 
 
@@ -159,7 +162,7 @@ def test_a_handler_that_closes_or_redirects_stdout_does_so_only_for_itself(
 def test_attempts_in_a_row_have_exactly_what_each_has_printed(project: Project) -> None:
     # given many quick runs of one process, handed over ahead, of which half fail
     project.sync(prints_mixed={"output": {"keep": "always"}, "max_attempts": 1})
-    runs = [project.enqueue("prints_mixed", {"number": number})[0] for number in range(400)]
+    runs = [project.enqueue("prints_mixed", {"number": number})[0] for number in range(120)]
 
     worker = project.work("--concurrency", "1", code=1)
 

@@ -133,8 +133,11 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
-@pytest.mark.parametrize("verb", ["tick", "work"])
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("verb", "closed"),
+    [("work", ">&-"), ("work", "2>&-"), ("work", "<&-"), ("tick", ">&- 2>&- <&-")],
+)
 def test_a_worker_whose_standard_streams_are_closed_works(
     project: Project, verb: str, closed: str
 ) -> None:

@@ -249,8 +249,13 @@ CRASHES = {
 }
 
 
-@pytest.mark.parametrize("crash", CRASHES)
-@pytest.mark.parametrize("verb", ["validate", "sync", "tick"])
+@pytest.mark.parametrize(
+    ("verb", "crash"),
+    [
+        *(("validate", crash) for crash in CRASHES),
+        *((verb, crash) for verb in ("sync", "tick") for crash in ("exit", "check")),
+    ],
+)
 def test_a_plugin_that_fails_is_logged_and_stops_nothing_not_even_another_plugin(
     cli: Cli, install: Install, verb: str, crash: str
 ) -> None:

@@ -27,6 +27,7 @@ JOBS = yaml.safe_load((ROOT / "schedules.yaml").read_text())
 DOCUMENT = (ROOT / "docs" / "handlers.md").read_text()
 
 
+@pytest.mark.story
 def test_the_examples_work_in_a_worker(own_dsn: str, tmp_path: Path):
     # given the project's file and handlers on a new database, and a weekly activity that is enqueued twice
     shutil.copytree(

@@ -261,7 +261,7 @@ def test_a_periodic_task_that_does_not_run_now_is_disabled_and_its_other_fields_
     assert message in messages(found)
 
 
-ENTRY = "beat_schedule = {'a': {'task': 'm.f', 'schedule': crontab(hour=3)}, 'b': {'task': 'm.g', 'schedule': 60}}\n"
+ENTRY = "beat_schedule = {'a': {'task': 'm.f', 'schedule': crontab(hour=3)}, 'b': {'task': 'm.g', 'schedule': 3600}}\n"
 
 
 @pytest.mark.parametrize(

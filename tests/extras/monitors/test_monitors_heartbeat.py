@@ -166,6 +166,7 @@ def test_a_tick_sends_heartbeats_for_itself_and_for_the_jobs_that_it_executed(
     assert monitor.received == ["/fail", "/fail"]
 
 
+@pytest.mark.story
 def test_a_loop_sends_heartbeats_of_jobs_at_once_and_its_own_with_each_sync(
     monitor: Service, own_dsn: str, tmp_path: Path
 ) -> None:

@@ -486,6 +486,7 @@ def test_sentry_finds_a_missed_slot_by_what_a_check_in_told_it(cli: Cli, sentry:
     assert sentry.is_missed("tick-of-default", now + timedelta(minutes=7), now)
 
 
+@pytest.mark.story
 def test_a_run_that_loses_its_worker_for_good_is_an_error(
     own_dsn: str, sentry: Sentry, tmp_path: Path
 ) -> None:
@@ -506,6 +507,7 @@ def test_a_run_that_loses_its_worker_for_good_is_an_error(
         assert other.wait() == 0
 
 
+@pytest.mark.story
 def test_a_sentry_that_is_dead_fails_and_loses_no_run(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -530,6 +532,7 @@ def test_a_sentry_that_is_dead_fails_and_loses_no_run(
     assert module.SENTRY_VARIABLE == "YAMLSCHED_SENTRY_DSN"
 
 
+@pytest.mark.story
 def test_a_command_gets_no_dsn_of_sentry_and_no_process_shows_it(
     sentry: Sentry, own_dsn: str, tmp_path: Path
 ) -> None:

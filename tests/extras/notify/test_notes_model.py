@@ -377,6 +377,7 @@ def story(*steps: str, job: str = "backup") -> list[tuple[str, str]]:
     return [(step, "" if step in SPANS else job) for step in steps]
 
 
+@pytest.mark.story
 @example(
     steps=story(
         "die", *["an hour"] * 4, "ten hours", "ten hours", "ten hours", "ten hours", "an hour"
@@ -443,7 +444,7 @@ def story(*steps: str, job: str = "backup") -> list[tuple[str, str]]:
     ]
 )
 @settings(max_examples=15)
-@given(steps=st.lists(STEP, min_size=5, max_size=25))
+@given(steps=st.lists(STEP, min_size=5, max_size=15))
 def test_each_target_is_told_what_the_rules_say_and_nothing_else(
     a_world: Callable[[], World], steps: list[tuple[str, str]]
 ) -> None:

@@ -147,6 +147,7 @@ JOBS = st.dictionaries(
 ).map(_valid)
 
 
+@pytest.mark.story
 @settings(max_examples=25)
 @given(
     files=st.lists(JOBS, min_size=2, max_size=5),
