@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import click
+import jsonschema
 
 from yamlsched.cli._settings import Settings, verb
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.formats import FORMATS, as_text
-from yamlsched.schedule.load import load
+from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule.schema import SCHEMA
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.show import terminal
 from yamlsched.show.terminal import paint
@@ -60,6 +63,8 @@ def command(
     for file in files:
         loaded = load(schedule_file.read_reviewed(file), str(file), settings.env)
         of_file = check_all(loaded, file, paths, now, imports, require_owner)
+        if not loaded.has_errors:
+            _confirm(file, loaded)
         if strict:
             of_file = [replace(entry, severity="error") for entry in of_file]
         if settings.format in FOR_REVIEWS:
@@ -82,6 +87,19 @@ def command(
         for summary in summaries:
             click.echo(escape_line(summary))
     return int(any(diagnostic.severity == "error" for diagnostic in diagnostics))
+
+
+def _confirm(file: Path, loaded: Loaded) -> None:
+    """Ask the library jsonschema, too, so that no file passes here that an editor marks as wrong.
+
+    Raises EnvironmentFailed if the two do not agree.
+    """
+    document = loaded.root.node.plain() if loaded.root else None
+    for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(document):
+        raise EnvironmentFailed(
+            f"{file}: {error.json_path} does not match schedules.schema.json, although no error was"
+            f" found: {error.message}. This is a bug of yamlsched; please report it"
+        )
 
 
 def _paint(severity: str, text: str) -> str:
