@@ -71,7 +71,7 @@ def _edits(bench: Bench, count: int) -> None:
             _apply(connection, count)
             edited = _file(count, f"edit {number}")
             seconds = _seconds(
-                partial(sync, connection, replace(edited, by_hand=True), NOON + HOUR / 2)
+                partial(sync, connection, replace(edited, is_manual=True), NOON + HOUR / 2)
             )
             _add(bench, count, "one job edited", seconds)
 

@@ -22,7 +22,7 @@ from yamlsched.errors import Refused
 from yamlsched.service import start_commands
 from yamlsched.service.start_commands import QueueStart, StartContext, find_program
 from yamlsched.service.start_rule import StartSettings
-from yamlsched.service.starts import Starter, start_workers, starting
+from yamlsched.service.starts import Starter, start_missing, starting
 from yamlsched.worker.registration import Registration, WorkerName, register
 
 Db = psycopg.Connection[Any]
@@ -80,13 +80,13 @@ def test_workers_are_requested_for_what_is_due_and_not_again(db: Db, context: St
     job = a_job(db, overlap="allow")
     for _ in range(2):
         a_due_run(db, job)
-    assert start_workers(context, [GPU]) == 2
+    assert start_missing(context, [GPU]) == 2
     assert [row.reported_at for row in workers(db)] == [None, None]
-    assert start_workers(context, [GPU]) == 0
+    assert start_missing(context, [GPU]) == 0
 
 
 def test_nothing_is_written_while_there_is_nothing_to_start(db: Db, context: StartContext) -> None:
-    assert start_workers(context, [GPU]) == 0
+    assert start_missing(context, [GPU]) == 0
     assert value(db, "select count(*) from yamlsched.queue_states") == 0
 
 
@@ -104,7 +104,7 @@ def test_hosts_that_decide_at_once_start_each_worker_once(db: Db, context: Start
         a_due_run(db, job)
     started: list[int] = []
     threads = [
-        threading.Thread(target=lambda: started.append(start_workers(context, [GPU])))
+        threading.Thread(target=lambda: started.append(start_missing(context, [GPU])))
         for _ in range(4)
     ]
     for thread in threads:
@@ -118,12 +118,12 @@ def test_a_start_that_nobody_reports_expires_and_is_a_failed_start(
     db: Db, context: StartContext
 ) -> None:
     a_due_run(db, a_job(db, overlap="allow"))
-    start_workers(context, [GPU])
+    start_missing(context, [GPU])
     db.execute(
         "update yamlsched.workers set requested_at = now() - interval '61 minutes',"
         " start_by = now() - interval '1 minute'"
     )
-    assert start_workers(context, [GPU]) == 0
+    assert start_missing(context, [GPU]) == 0
     [row] = workers(db)
     assert row.error == "no worker reported within 1h"
     [state] = db.execute("select * from yamlsched.queue_states").fetchall()
@@ -131,7 +131,7 @@ def test_a_start_that_nobody_reports_expires_and_is_a_failed_start(
     assert state.next_start_at - state.failed_at == timedelta(seconds=10)
 
     db.execute("update yamlsched.queue_states set next_start_at = now()")
-    assert start_workers(context, [GPU]) == 1
+    assert start_missing(context, [GPU]) == 1
 
 
 def test_a_run_whose_lease_has_ended_needs_a_worker_and_one_that_executes_has_one(
@@ -142,14 +142,14 @@ def test_a_run_whose_lease_has_ended_needs_a_worker_and_one_that_executes_has_on
     run = a_due_run(db, job, status="running", locked_until="(now() + interval '1 hour')", **held)
     a_worker = "insert into yamlsched.workers (namespace, id, queue, reported_at, seen_at)"
     db.execute(f"{a_worker} values ('default', 'gpu-0', 'gpu', now(), now())".encode())
-    assert start_workers(context, [GPU]) == 0
+    assert start_missing(context, [GPU]) == 0
 
     # when the worker is lost, and its lease has ended
     db.execute("update yamlsched.workers set seen_at = now() - interval '5 minutes'")
     ended = "update yamlsched.job_runs set locked_until = now() - interval '1 minute' where id = %s"
     db.execute(ended, [run])
 
-    assert start_workers(context, [GPU]) == 1
+    assert start_missing(context, [GPU]) == 1
 
 
 def test_what_is_wrong_with_the_starts_of_one_queue_does_not_stop_those_of_another(
@@ -161,7 +161,7 @@ def test_what_is_wrong_with_the_starts_of_one_queue_does_not_stop_those_of_anoth
     a_run(db, job, queue="broken", run_at=earlier, created_at=earlier)
     db.execute("alter table yamlsched.workers add constraint no check (queue <> 'broken')")
 
-    assert start_workers(context, [replace(GPU, queue="broken"), GPU]) == 1
+    assert start_missing(context, [replace(GPU, queue="broken"), GPU]) == 1
 
     assert [row.queue for row in workers(db)] == [QUEUE]
 
@@ -173,13 +173,13 @@ def test_a_command_that_fails_is_a_failed_start_with_its_last_lines(
     broken = replace(
         GPU, command=program("import sys", "print('no such partition: gpu')", "sys.exit(3)")
     )
-    assert start_workers(context, [broken]) == 1
+    assert start_missing(context, [broken]) == 1
     [row] = workers(db)
     assert row.error == "exit code 3\nno such partition: gpu"
     assert row.ended_at is not None
     # the failure is counted at once, not by the next tick
     assert value(db, "select failed_starts from yamlsched.queue_states") == 1
-    assert start_workers(context, [broken]) == 0
+    assert start_missing(context, [broken]) == 0
 
 
 def test_a_worker_that_comes_although_its_command_failed_counts(
@@ -194,7 +194,7 @@ def test_a_worker_that_comes_although_its_command_failed_counts(
         " where id = %s', [os.environ['YAMLSCHED_WORKER']])",
         "sys.exit(1)",
     )
-    assert start_workers(context, [replace(GPU, command=comes)]) == 1
+    assert start_missing(context, [replace(GPU, command=comes)]) == 1
     [row] = workers(db)
     assert (row.ended_at, row.error) == (None, None)
 
@@ -289,7 +289,7 @@ def come(db: Db, id: str, max_workers: int = 3, **values: Any) -> Registration |
 
 def test_a_worker_that_comes_takes_the_row_of_its_request(db: Db, context: StartContext) -> None:
     a_due_run(db, a_job(db, overlap="allow"))
-    start_workers(context, [GPU])
+    start_missing(context, [GPU])
     [requested] = workers(db)
 
     assert isinstance(come(db, requested.id), Registration)
@@ -297,7 +297,7 @@ def test_a_worker_that_comes_takes_the_row_of_its_request(db: Db, context: Start
     [row] = workers(db)
     assert (row.requested_at, row.host) == (requested.requested_at, "node-1")
     assert row.reported_at > row.requested_at
-    assert start_workers(context, [GPU]) == 0
+    assert start_missing(context, [GPU]) == 0
 
 
 def test_a_worker_above_the_maximum_is_refused_and_is_no_failed_start(
@@ -306,7 +306,7 @@ def test_a_worker_above_the_maximum_is_refused_and_is_no_failed_start(
     job = a_job(db, overlap="allow")
     for _ in range(2):
         a_due_run(db, job)
-    start_workers(context, [GPU])
+    start_missing(context, [GPU])
     first, second = (row.id for row in workers(db))
 
     assert isinstance(come(db, first, max_workers=1), Registration)
@@ -314,7 +314,7 @@ def test_a_worker_above_the_maximum_is_refused_and_is_no_failed_start(
 
     ended = {row.id: (row.ended_at is not None, row.error) for row in workers(db)}
     assert ended == {first: (False, None), second: (True, None)}
-    start_workers(context, [replace(GPU, settings=StartSettings(max_workers=1, concurrency=1))])
+    start_missing(context, [replace(GPU, settings=StartSettings(max_workers=1, concurrency=1))])
     assert value(db, "select coalesce(max(failed_starts), 0) from yamlsched.queue_states") == 0
 
 
@@ -329,7 +329,7 @@ def test_workers_that_come_at_once_are_counted_one_after_another(
     job = a_job(db, overlap="allow")
     for _ in range(3):
         a_due_run(db, job)
-    start_workers(context, [GPU])
+    start_missing(context, [GPU])
     ids = [row.id for row in workers(db)]
     came: list[Registration | str] = []
 
@@ -350,7 +350,7 @@ def test_an_id_that_was_requested_for_another_queue_or_namespace_is_refused(
     db: Db, context: StartContext
 ) -> None:
     a_due_run(db, a_job(db, overlap="allow"))
-    start_workers(context, [GPU])
+    start_missing(context, [GPU])
     [row] = workers(db)
 
     with pytest.raises(Refused, match='requested for queue "gpu" of namespace "default"'):
@@ -370,7 +370,7 @@ def test_the_view_shows_what_there_is_to_do_and_who_does_it(db: Db, context: Sta
     )
     for _ in range(3):
         a_due_run(db, job)
-    start_workers(context, [GPU])
+    start_missing(context, [GPU])
     first, second, _ = (row.id for row in workers(db))
     for id in (first, second):
         come(db, id)

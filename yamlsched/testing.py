@@ -86,7 +86,9 @@ def prepare_database(dsn: str, file: str | os.PathLike[str] = "schedules.yaml") 
 
     Raises Refused if ``file`` has errors, and EnvironmentFailed if the database cannot be reached.
     """
-    schedule = replace(ScheduleFile.read(Path(file), os.environ.get("YAMLSCHED_ENV")), by_hand=True)
+    schedule = replace(
+        ScheduleFile.read(Path(file), os.environ.get("YAMLSCHED_ENV")), is_manual=True
+    )
     with db.connect(dsn) as connection:
         db.migrations.migrate(connection)
         result = flow.sync(connection, schedule)

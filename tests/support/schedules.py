@@ -46,7 +46,7 @@ def tick(db: Any, file: ScheduleFile, now: datetime | None = None) -> SyncResult
 
 def sync_by_hand(db: Any, file: ScheduleFile, now: datetime | None = None) -> SyncResult:
     """Sync as ``yamlsched sync`` does."""
-    return sync(db, replace(file, by_hand=True), now)
+    return sync(db, replace(file, is_manual=True), now)
 
 
 def runs(db: Any, job: str = "x") -> list[tuple[str, datetime]]:

@@ -47,11 +47,11 @@ from yamlsched.worker.permits import default_concurrency
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
 
-POLL_SECONDS = 0.05  # between looks at commands that run
+POLL_SECONDS = 0.05  # between polls of commands that run
 INTERVAL_SECONDS = 1.0  # between decisions of a loop
 STOP_SECONDS = 2.0  # that a loop which ends leaves to decisions
 RETRY_SECONDS = 5.0  # after the database did not answer a loop
-MIN_COUNTED = 1_000  # runs of each level that are looked at: the first ones may wait for a limit
+MIN_COUNTED = 1_000  # runs of each level that are counted: the first ones may wait for a limit
 SESSION = {**db.connection.SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "2s"}
 
 
@@ -104,23 +104,6 @@ def _start(name: str, queue: Queue) -> QueueStart | None:
     )
 
 
-def start_workers(context: StartContext, starts: Sequence[QueueStart]) -> int:
-    """Start the workers that are missing, and wait for their commands; return how many were
-    started.
-    """
-    count, is_done = 0, False
-    with Starter(context, starts) as starter:
-        while not is_done:
-            with db.connect(context.dsn, SESSION) as connection:
-                starter.note_failures(connection)
-                count += starter.start(connection)  # after a failure it counts that, and waits
-            while starter.is_busy:
-                time.sleep(POLL_SECONDS)
-                starter.collect()
-            is_done = not starter.failures
-    return count
-
-
 @contextmanager
 def starting(context: StartContext, starts: Sequence[QueueStart]) -> Iterator[None]:
     """Start missing workers in another process, and wait for it at the end."""
@@ -130,10 +113,7 @@ def starting(context: StartContext, starts: Sequence[QueueStart]) -> Iterator[No
 
     def start(parent: int, pipes: list[forking.Pipe]) -> None:
         forking.detach(parent, keep=(0, 1, 2))
-        try:
-            start_workers(context, starts)
-        except (psycopg.Error, EnvironmentFailed) as error:
-            log.warning("starts.failed", error=failure(error))
+        start_missing(context, starts)
         os._exit(0)
 
     pid, _ = forking.fork("starter", 0, start)
@@ -148,38 +128,44 @@ def starting(context: StartContext, starts: Sequence[QueueStart]) -> Iterator[No
             log.error("starts.failed", error=f"its process ended with {code}")
 
 
-def keep_starting(context: StartContext, starts: Sequence[QueueStart], stop: int) -> None:
-    """Start missing workers each second, until the pipe ``stop`` is closed; then wait for commands.
+def start_missing(
+    context: StartContext, starts: Sequence[QueueStart], stop: int | None = None
+) -> int:
+    """Start missing workers once, or each second until the pipe ``stop`` is closed. Then wait for
+    their commands, and decide once more if one has failed. Return how many were started.
 
     It is not killed between a request and its command: the start would count until its timeout.
     """
-    connection, is_stopping = None, False
+    count, connection, is_stopping = 0, None, False
     with Starter(context, starts) as starter, ExitStack() as stack:
-        while not is_stopping or starter.is_busy:
+        while not is_stopping or starter.is_busy or starter.failures:
             pause = INTERVAL_SECONDS
             try:
                 if connection is None:
                     connection = stack.enter_context(db.connect(context.dsn, SESSION))
                 starter.collect()
-                starter.note_failures(connection)
-                if not is_stopping:
-                    starter.start(connection)
+                if starter.note_failures(connection) or not is_stopping:
+                    count += starter.start(connection)
             except (psycopg.Error, EnvironmentFailed) as error:
                 log.warning("starts.failed", error=failure(error))
                 connection, pause = None, RETRY_SECONDS
                 stack.close()
-            if is_stopping:
+                if is_stopping:
+                    starter.failures.clear()  # nobody notes them: these starts time out
+            if is_stopping or stop is None:
+                is_stopping = True
                 time.sleep(POLL_SECONDS)
             else:
                 is_stopping = bool(select.select([stop], [], [], pause)[0])
+    return count
 
 
 def _request(
     connection: psycopg.Connection[Any], namespace: str, start: QueueStart
 ) -> Sequence[str]:
     """Decide about a queue under its lock, if there seems to be anything to decide."""
-    glance = read_situation(connection, namespace, start)
-    if not glance.is_changed_by(glance.decide(start.settings)):
+    unlocked = read_situation(connection, namespace, start)
+    if not unlocked.is_changed_by(unlocked.decide(start.settings)):
         return []
     try:
         with connection.transaction():
@@ -272,16 +258,16 @@ class StartTask:
                 await self._changed.wait()
                 continue
             reading, writing = os.pipe()
-            told = os.fdopen(writing, "wb")  # closed: the helper ends
-            keep = partial(keep_starting, self._context, self._starts, reading)
+            running = os.fdopen(writing, "wb")  # closed: the helper ends
+            keep = partial(start_missing, self._context, self._starts, reading)
             helper = asyncio.create_task(run_in_helper(keep, (reading,)))
             changed = asyncio.create_task(self._changed.wait())
             try:
                 await asyncio.wait({helper, changed}, return_when=asyncio.FIRST_COMPLETED)
-                told.close()
+                running.close()
                 await asyncio.wait({helper})
             except asyncio.CancelledError:
-                told.close()
+                running.close()
                 await asyncio.wait({helper}, timeout=STOP_SECONDS)  # commands go on without it
                 raise
             finally:
@@ -351,8 +337,10 @@ class Starter:
             command.output.close()
             del self._running[id]
 
-    def note_failures(self, connection: psycopg.Connection[Any]) -> None:
-        """Write the errors of commands."""
-        for id, (queue, error) in list(self.failures.items()):
+    def note_failures(self, connection: psycopg.Connection[Any]) -> int:
+        """Write the errors of commands; return how many."""
+        failures = list(self.failures.items())
+        for id, (queue, error) in failures:
             note_command(connection, self._context.namespace, queue, id, error)
             del self.failures[id]
+        return len(failures)

@@ -20,7 +20,7 @@ def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncRe
 
     ``confirm`` is called before an option creates one more namespace, which is more often a typo.
     """
-    schedule = replace(target.read_file(), by_hand=True)
+    schedule = replace(target.read_file(), is_manual=True)
     with target.database() as dsn, db.connect(dsn) as connection:
         db.migrations.ensure_usable(connection, apply=target.may_migrate)
         known = namespaces(connection) if confirm and schedule.namespace_override else []

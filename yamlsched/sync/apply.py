@@ -73,8 +73,8 @@ class FileSync:
             return
         revised = self._revision()
         with self.connection.transaction():
-            by_hand = self.schedule.by_hand
-            timeout = MANUAL_LOCK_TIMEOUT_SECONDS if by_hand else LOCK_TIMEOUT_SECONDS
+            is_manual = self.schedule.is_manual
+            timeout = MANUAL_LOCK_TIMEOUT_SECONDS if is_manual else LOCK_TIMEOUT_SECONDS
             hosts.lock_namespace(self.connection, loaded.namespace, timeout)
             self._poll(loaded.namespace, is_valid=True, writes=False)
             retired = sorted(

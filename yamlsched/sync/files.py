@@ -39,7 +39,7 @@ class ScheduleFile:
     """A schedules.yaml and the place that has it. ``environment`` is empty if none is set.
 
     ``handler_path`` are folders, in addition to the file's, for checking handlers before the file
-    is applied; None: they are not checked. ``by_hand``: an operator syncs, not a tick each minute.
+    is applied; None: they are not checked. ``is_manual``: an operator syncs, not a tick each minute.
     ``namespace_override`` replaces the namespace of the file. ``names_environment``: --env or
     YAMLSCHED_ENV is set, possibly to none. ``path`` is as given, with links. ``real_path`` is where
     they led when it was read, and ``folders`` are those of --path then: what is looked up there is
@@ -52,7 +52,7 @@ class ScheduleFile:
     environment: str = ""
     host: str = field(default_factory=socket.gethostname)
     handler_path: tuple[str, ...] | None = None
-    by_hand: bool = False
+    is_manual: bool = False
     namespace_override: str | None = None
     names_environment: bool = True
     real_path: str = ""
@@ -102,7 +102,7 @@ class ScheduleFile:
         """Return what is stored of the queues that this sync serves; ``*`` are all that are not
         dedicated.
         """
-        if self.by_hand:
+        if self.is_manual:
             return []
         return ["*"] if self.queues is None else list(self.queues)
 

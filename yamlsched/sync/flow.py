@@ -45,12 +45,12 @@ def sync(
             file_sync.apply_if_due()
         except (psycopg.Error, Refused) as error:
             if connection.closed or (
-                schedule.by_hand and not isinstance(error, psycopg.errors.LockNotAvailable)
+                schedule.is_manual and not isinstance(error, psycopg.errors.LockNotAvailable)
             ):
                 raise
             file_sync.report_failure(error)
         snapshot = file_sync.snapshot
-    if schedule.by_hand and result.verdict in APPLIED:
+    if schedule.is_manual and result.verdict in APPLIED:
         result.messages += hosts.leave(connection, schedule, str(result.namespace))
     if result.may_claim:
         account_for_due_slots(connection, result, snapshot, schedule.version, now, deadline)

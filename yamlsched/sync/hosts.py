@@ -82,7 +82,7 @@ class Snapshot(NamedTuple):
             schedule.version,
             self.has_file_since,
             self.had_file,
-            schedule.by_hand,
+            schedule.is_manual,
             schedule.namespace_override is not None,
             schedule.names_environment,
             self.other_namespace,
@@ -128,7 +128,7 @@ def place_parameters(connection: Connection[Any], schedule: ScheduleFile) -> dic
         "host": schedule.host,
         "path": schedule.path,
         "is_named": schedule.namespace_override is not None,
-        "by_hand": schedule.by_hand,
+        "by_hand": schedule.is_manual,
     }
 
 

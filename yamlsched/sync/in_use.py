@@ -39,7 +39,7 @@ class Place(NamedTuple):
     """A place that syncs, and its valid file.
 
     ``had_file``: it had the file at its tick before. ``since`` is when it, or the place that it
-    follows, got the file. ``by_hand``: an operator syncs. ``names_namespace``: an option or its
+    follows, got the file. ``is_manual``: an operator syncs. ``names_namespace``: an option or its
     variable is set, and ``names_environment`` likewise, possibly to none. ``other_namespace`` is
     one that an option named for this place until now.
     """
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     version: FileVersion
     since: datetime
     had_file: bool
-    by_hand: bool = False
+    is_manual: bool = False
     names_namespace: bool = False
     names_environment: bool = True
     other_namespace: str | None = None
@@ -86,15 +86,15 @@ def decide(
     ``others`` are the hashes of the files that the other places that count have. ``known``: the
     file was in use before. ``retires``: it would retire a job.
     """
-    moves = place.by_hand and place.names_namespace
+    moves = place.is_manual and place.names_namespace
     if place.other_namespace is not None and not moves:
         return Verdict.OTHER_NAMESPACE
     if in_use is not None and place.version.environment != in_use.version.environment:
-        is_settled = place.by_hand and place.names_environment
+        is_settled = place.is_manual and place.names_environment
         return Verdict.APPLY if is_settled else Verdict.OTHER_ENVIRONMENT
     if in_use is not None and place.version.hash == in_use.version.hash:
         return Verdict.RENEW if is_newer(place.version, in_use.version) else Verdict.CURRENT
-    if place.by_hand:
+    if place.is_manual:
         return Verdict.APPLY
     if in_use is not None and known and in_use.version.hash in others:
         return Verdict.SUPERSEDED

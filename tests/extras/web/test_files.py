@@ -53,14 +53,14 @@ def page(page_dsn: str) -> Iterator[TestClient]:
     """The page after a deploy that has reached two of six hosts."""
     with store.connect(page_dsn) as db:
         tick_with(db, "web-1", OLD)
-        tick_with(db, "web-1", NEW, by_hand=True)
+        tick_with(db, "web-1", NEW, is_manual=True)
         tick_with(db, "web-2", NEW)
         tick_with(db, "web-3", OLD)
         tick_with(db, "web-4", NEW)
         tick_with(db, "web-4", INVALID)
         tick_with(db, "staging-1", NEW, "staging")
         a_place(db, in_use=False, host="web-5", path=PATH, environment="production")
-        tick_with(db, "db-7", a_file("local"), namespace_override="db_7", by_hand=True)
+        tick_with(db, "db-7", a_file("local"), namespace_override="db_7", is_manual=True)
     with TestClient(
         web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost"
     ) as client:
