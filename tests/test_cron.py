@@ -18,7 +18,6 @@ from yamlsched.timetable.cron import (
     ALIASES,
     HORIZON_YEARS,
     REFERENCE_YEAR,
-    day_fields_warning,
     matching_days,
     mismatches,
     parse_cron,
@@ -320,24 +319,6 @@ def test_any_string_is_either_valid_or_has_an_error_at_a_position_inside_it(text
     assert error.remedy
     assert "cannot be read" not in error.message, "croniter refused what our own check let through"
     assert all(character in string.printable for character in error.remedy)
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("0 0 */2 * 1", True),
-        ("0 0 1 * */2", True),
-        ("0 0 */2 * *", False),
-        ("0 0 ? * */2", False),
-        ("0 0 1-31/2 * 1", False),
-        ("0 0 1 * 1", False),
-    ],
-)
-def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, expected):
-    advice = day_fields_warning(parse_cron(text))
-
-    assert ("either matches" in advice and "only if both do" in advice) is expected
-    assert bool(advice) is expected
 
 
 @pytest.mark.parametrize(

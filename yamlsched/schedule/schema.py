@@ -193,11 +193,6 @@ def not_a_handler(spot: Spot, findings: Findings) -> None:
 
 
 def not_a_tag(spot: Spot, findings: Findings) -> None:
-    if re.match("max-(late|age|dead|failing|streak):", spot.value):
-        message = f"{spot}: {quoted(spot.value)} has no effect: a tag cannot set a limit"
-        remedy = "Remove the tag. Use start_within, finish_within or an option of status --check."
-        findings.error(spot, "YS129", message, remedy)
-        return
     message = f"{spot}: {quoted(spot.value)} is not a valid tag"
     findings.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ : / - only.")
 

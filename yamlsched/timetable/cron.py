@@ -310,23 +310,6 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
     return reasons
 
 
-def day_fields_warning(cron: Cron) -> str:
-    """Return a warning if cron implementations disagree about the two day fields of ``cron``, else
-    "".
-
-    Debian's cron treats a field that starts with ``*`` as unrestricted even if a step follows.
-    """
-    day_of_month, day_of_week = cron.fields[fields.DAY_OF_MONTH], cron.fields[fields.DAY_OF_WEEK]
-    both = is_restricted(day_of_month) and is_restricted(day_of_week)
-    if not both or not (day_of_month.startswith("*/") or day_of_week.startswith("*/")):
-        return ""
-    return (
-        f"day-of-month {day_of_month} and day-of-week {day_of_week}: here a date fires if either"
-        " matches; Debian's cron would fire only if both do. Write the days as a list, or leave"
-        " one of the fields *"
-    )
-
-
 def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
     """Return whether a date within HORIZON_YEARS of REFERENCE_YEAR matches.
 

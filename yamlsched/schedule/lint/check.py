@@ -18,10 +18,8 @@ CRON_RULES = (
     cron.day_fields,
     cron.uneven_steps,
     cron.missing_days,
-    cron.shorter_expression,
     jobs.retries,
     jobs.timeout,
-    jobs.spread_skips,
     jobs.catchup,
     jobs.zone_names,
 )
@@ -29,10 +27,7 @@ CRON_RULES = (
 JOB_RULES = (
     jobs.backoff,
     jobs.lease,
-    jobs.jitter,
-    jobs.payload_size,
     jobs.last_attempt,
-    jobs.required_variables,
     jobs.upstreams,
 )
 
@@ -66,5 +61,4 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
         file.check(linter, calls)
     file.crowded_minutes(linter)
     file.ending_calendars(linter)
-    file.misspelt_tags(linter)
     return linter.findings.diagnostics()

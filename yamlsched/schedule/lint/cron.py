@@ -9,14 +9,12 @@ from zoneinfo import ZoneInfo
 
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint import Linter
-from yamlsched.text import join_words, quoted
+from yamlsched.text import join_words
 from yamlsched.timetable import cron_fields, slots, zones
 from yamlsched.timetable.cron import (
     Cron,
-    day_fields_warning,
     is_restricted,
     matching_days,
-    parse_cron,
 )
 
 MINUTE = timedelta(minutes=1)
@@ -68,11 +66,11 @@ def day_fields(linter: Linter, job: Job, cron: Cron) -> None:
     month_day, weekday = cron.fields[cron_fields.DAY_OF_MONTH], cron.fields[cron_fields.DAY_OF_WEEK]
     if not (is_restricted(month_day) and is_restricted(weekday)):
         return
-    message, _, remedy = day_fields_warning(cron).partition(". ")
-    if not message:
-        days = f"each day-of-month {month_day} and on each day-of-week {weekday}"
-        message = f"it fires on {days}, not only when both match"
-        remedy = "Write * in one of them, or split the job into two."
+    days = f"each day-of-month {month_day} and on each day-of-week {weekday}"
+    message = f"it fires on {days}, not only when both match"
+    if month_day.startswith("*/") or weekday.startswith("*/"):
+        message += ", as Debian's cron would"
+    remedy = "Write * in one of them, or split the job into two."
     linter.warn_about_cron("YS402", job, cron_fields.DAY_OF_MONTH, message, remedy)
 
 
@@ -126,43 +124,3 @@ def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
                 " write L."
             )
         linter.warn_about_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
-
-
-def shorter_expression(linter: Linter, job: Job, cron: Cron) -> None:
-    """Offer a shorter expression that fires at the same instants, clock changes included."""
-    if cron.source.startswith("@"):
-        return
-    simple = [_shorter_field(index, text) for index, text in enumerate(cron.fields)]
-    changed = [index for index, text in enumerate(cron.fields) if simple[index] != text]
-    if not changed:
-        return
-    other = parse_cron(" ".join(simple))
-    same_days = all(
-        matching_days(other.date_fields, year, month)
-        == matching_days(cron.date_fields, year, month)
-        for year in (2023, 2024)
-        for month in range(1, 13)
-    )
-    if other.wildcard == cron.wildcard and other.times == cron.times and same_days:
-        message = f"{quoted(cron.source)} means the same as {quoted(other.source)}"
-        linter.warn_about_cron("YS411", job, changed[0], message, f'Write "{other.source}".')
-
-
-def _shorter_field(index: int, text: str) -> str:
-    rule = cron_fields.FIELDS[index]
-    values, last_day, nth = cron_fields.field_values(index, text)
-    if text in ("*", "?") or last_day or nth or not values:
-        return text
-    if len(values) == rule.size:
-        return "*"
-    if len(values) == 1 and ("/" in text or "-" in text or "," in text):
-        return str(values[0])
-    step = values[1] - values[0] if len(values) > 2 else 0
-    whole = (
-        tuple(range(rule.low, rule.low + rule.size, step))
-        if step > 1 and rule.size % step == 0
-        else ()
-    )
-    if values == whole and index != cron_fields.DAY_OF_WEEK:
-        return min(text, f"*/{step}", key=len)
-    return text

@@ -22,8 +22,6 @@ MAX_TIMES_A_DAY = 24
 REFERENCE_YEAR = 2024
 """The dates of cron expressions are compared in this leap year, whenever the file is checked."""
 EVERY_DAY = ("*", "*", "*")
-TAG_CUTOFF = 0.8
-"""How similar a misspelt tag is to the one that was meant."""
 
 
 def crowded_minutes(linter: Linter) -> None:
@@ -96,30 +94,6 @@ def _on_busiest_date(jobs: list[Job]) -> list[Job]:
         return []
     month, day = min(on_date, key=lambda date: (-on_date[date], date))
     return [job for job in jobs if day in matching_days(fields[job.name], REFERENCE_YEAR, month)]
-
-
-def misspelt_tags(linter: Linter) -> None:
-    """Report a tag of one job that resembles a tag of several jobs."""
-    tags = [(tag, job) for job in linter.loaded.jobs.values() for tag in job.tags]
-    users = Counter(tag for tag, _ in tags)
-    stems = Counter(_stem(tag) for tag, _ in tags)
-    common = {_stem(tag): tag for tag, count in users.items() if count > 1}
-    for tag, job in tags:
-        stem = _stem(tag)
-        if not stem or stems[stem] > 1:
-            continue
-        if similar := linter.findings.source.closest_match(stem, common, TAG_CUTOFF):
-            meant = common[similar]
-            spot = linter.loaded.spot(job.name, "tags").child(job.tags.index(tag))
-            message = f"the tag {quoted(tag)} is used once, {quoted(meant)} by {users[meant]} jobs"
-            linter.findings.warning(spot, "YS415", message, f'Did you mean "{meant}"?')
-
-
-def _stem(tag: str) -> str:
-    """Return the long words of a tag. Tags that differ in the rest do so on purpose, such as
-    eu-west-1 and eu-west-2.
-    """
-    return "-".join(re.findall("[A-Za-z]{4,}", tag))
 
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"}

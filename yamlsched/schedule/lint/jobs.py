@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +15,6 @@ from yamlsched.schedule.lint import Linter
 from yamlsched.schedule.load import Calls
 from yamlsched.schedule.timezones import ABBREVIATIONS
 from yamlsched.secret_forms import mask_command, mask_value
-from yamlsched.timetable import keys as spread
 from yamlsched.timetable.cron import Cron, smallest_gap
 
 COMMAND = re.compile(
@@ -24,7 +22,6 @@ COMMAND = re.compile(
     r"|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
 )
 """Handlers that execute programs or code given to them."""
-LARGE_PAYLOAD_BYTES = 4096
 LONG_LEASE = timedelta(minutes=10)
 FREQUENT_INTERVAL = timedelta(minutes=5)
 
@@ -67,24 +64,6 @@ def timeout(linter: Linter, job: Job, cron: Cron) -> None:
         linter.warn("YS407", job, "timeout", message, remedy)
 
 
-def spread_skips(linter: Linter, job: Job, cron: Cron) -> None:
-    """Report a job whose runs may start so late after their slot that they are unfinished at the
-    next one.
-    """
-    namespace = linter.loaded.namespace or "default"
-    apart, start = smallest_gap(cron), spread.offset(namespace, job.name, job.spread)
-    if job.overlap is not Overlap.SKIP or job.timeout > apart or start + job.timeout <= apart:
-        return
-    offset, limit, gap = map(durations.show, (start, job.timeout, apart))
-    message = (
-        f"its runs start {offset} after their slot and may take {limit}, but slots come every"
-        f" {gap}: a run that is unfinished then skips the next slot"
-    )
-    linter.warn(
-        "YS427", job, "spread", message, "Write a shorter spread or timeout, or overlap: wait."
-    )
-
-
 def catchup(linter: Linter, job: Job, cron: Cron) -> None:
     if job.catchup is Catchup.ALL and smallest_gap(cron) < FREQUENT_INTERVAL:
         message = f"after a day of downtime it runs {len(cron.times):,} times"
@@ -101,23 +80,6 @@ def lease(linter: Linter, job: Job) -> None:
             " runs."
         )
         linter.warn_where_written("YS417", job, "lease", message, remedy)
-
-
-def jitter(linter: Linter, job: Job) -> None:
-    if job.backoff.policy == "fixed" and not job.backoff.jitter and job.max_attempts > 1:
-        spot = linter.loaded.written(job.name, "backoff", "jitter")
-        if spot is not None:
-            message = f"{spot}: runs that fail together are retried together, each time"
-            linter.findings.warning(spot, "YS418", message, "Write jitter: 0.1 or more.")
-
-
-def payload_size(linter: Linter, job: Job) -> None:
-    size = len(json.dumps(job.payload, ensure_ascii=False).encode()) if job.payload else 0
-    if size > LARGE_PAYLOAD_BYTES:
-        message = f"{size:,} bytes are copied into every run"
-        linter.warn_where_written(
-            "YS419", job, "payload", message, "Store the data elsewhere and pass a reference."
-        )
 
 
 def last_attempt(linter: Linter, job: Job) -> None:
@@ -142,16 +104,6 @@ def executes_payload(linter: Linter, calls: Calls) -> None:
         )
         remedy = "Write command: [program, argument] in place of the handler."
         linter.findings.warning(spot, "YS421", message, remedy)
-
-
-def required_variables(linter: Linter, job: Job) -> None:
-    """Report a required variable that the job sets itself."""
-    for name in job.requires_env:
-        if name in job.env:
-            message = f"env of the job sets {name}, but a host must have it, too, to claim the job"
-            linter.warn(
-                "YS429", job, "requires_env", message, f"Remove {name} from one of the two."
-            )
 
 
 def secrets(linter: Linter, calls: Calls) -> None:
