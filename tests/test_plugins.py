@@ -82,7 +82,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 @pytest.fixture
 def cli(
     tmp_path: Path,
-    own_dsn: str,
+    dsn: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Cli:
@@ -90,7 +90,7 @@ def cli(
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "schedules.yaml").write_text(SCHEDULE)
-    return command_line(own_dsn, monkeypatch, capsys, folder)
+    return command_line(dsn, monkeypatch, capsys, folder)
 
 
 def failures(err: str) -> list[str]:

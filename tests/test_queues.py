@@ -140,12 +140,12 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     ("words", "executed"),
     [
         ((), {"plain", "narrow", "shared"}),
         (("--queue", "web2"), {"web2"}),
-        (("--queue", "web2,default"), {"web2", "plain"}),
         (("--queue", "shared, web2"), {"web2", "shared"}),
     ],
 )
@@ -172,6 +172,7 @@ def test_a_worker_serves_the_queues_that_it_names_or_all_that_are_not_dedicated(
     assert value(project.db, "select sum(attempts) from yamlsched.job_runs") == len(executed)
 
 
+@pytest.mark.story
 def test_a_tick_that_serves_no_queue_syncs_and_executes_nothing(project: Project) -> None:
     project.write(nothing={"cron": "* * * * *", "catchup": "all"})
     assert project.start("tick", "--queue", "none").wait() == 0
@@ -187,6 +188,7 @@ def test_a_tick_that_serves_no_queue_syncs_and_executes_nothing(project: Project
     assert project.statuses().keys() == {"succeeded"}
 
 
+@pytest.mark.story
 def test_a_queue_that_the_file_does_not_have_is_an_error_and_the_others_are_served(
     project: Project,
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_queue_that_the_file_does_not_have_is_an_error_and_the_others_are_serv
     assert 'Did you mean \\"narrow\\"?' in worker.text
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("is_idle", [True, False])
 def test_a_tick_reports_a_queue_that_the_file_does_not_have_also_with_nothing_to_do(
     project: Project, is_idle: bool
@@ -215,6 +218,7 @@ def test_a_tick_reports_a_queue_that_the_file_does_not_have_also_with_nothing_to
     assert "queue.unknown queue=nwrrow" in tick.text
 
 
+@pytest.mark.story
 def test_work_from_another_path_is_no_place(project: Project) -> None:
     project.sync(nothing={})
     project.enqueue("nothing")
@@ -228,6 +232,7 @@ def test_work_from_another_path_is_no_place(project: Project) -> None:
     assert value(project.db, places) == before
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     "words",
     [
@@ -271,6 +276,7 @@ def test_a_queue_has_no_more_runs_at_once_than_its_concurrency_and_holds_up_no_o
     assert worker.wait() == 0
 
 
+@pytest.mark.story
 def test_a_queue_with_a_backlog_leaves_processes_to_another_one(project: Project) -> None:
     project.queues["second"] = {}
     nap = {"handler": "support.handlers.nap", "payload": {"seconds": 0.05}}
@@ -286,6 +292,7 @@ def test_a_queue_with_a_backlog_leaves_processes_to_another_one(project: Project
     assert len(after) > 20
 
 
+@pytest.mark.story
 def test_a_loop_serves_what_an_edit_leaves_to_it(project: Project) -> None:
     project.queues["web3"] = {}
     job = {"nothing": {"queue": "web3"}}
@@ -311,6 +318,7 @@ def test_a_loop_serves_what_an_edit_leaves_to_it(project: Project) -> None:
     assert worker.is_alive
 
 
+@pytest.mark.story
 def test_runs_whose_process_died_drain_through_few_processes_and_pay_one_attempt(
     project: Project,
 ) -> None:
@@ -336,6 +344,7 @@ def test_runs_whose_process_died_drain_through_few_processes_and_pay_one_attempt
     assert {project.row(run).queue for run in runs} == {"shared"}
 
 
+@pytest.mark.story
 def test_queue_may_be_repeated(project: Project) -> None:
     project.queues |= {"second": {"dedicated": True}, "third": {"dedicated": True}}
     project.sync(nothing={"queue": "second"}, nap={"queue": "third"})
@@ -346,6 +355,7 @@ def test_queue_may_be_repeated(project: Project) -> None:
     assert [project.row(run).status for run in runs] == ["succeeded", "succeeded"]
 
 
+@pytest.mark.story
 def test_a_tick_that_serves_no_queue_ends_pauses(project: Project) -> None:
     project.sync(nothing={})
     [run] = project.enqueue("nothing")

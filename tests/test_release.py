@@ -62,6 +62,7 @@ def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> Non
     assert "cyclonedx-py" in str(loaded["release.yml"]["jobs"]["build"])
 
 
+@pytest.mark.story
 def test_the_action_executes_nothing_of_the_checkout(tmp_path: Path) -> None:
     # given a pull request with files that are named like what the action imports
     action = yaml.safe_load((ROOT / "action.yml").read_text())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from support import command_line as another_process
 from support.command_line import command_line
 from support.database import code_of_doctor
 from support.rows import a_job, a_place, a_run, value
@@ -197,11 +196,7 @@ def test_a_tick_and_operators_need_only_the_worker_role(
     dsn = make_conninfo(own_dsn, options="-c role=yamlsched_worker")
 
     def yamlsched(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "yamlsched", *arguments]
-        environment = {**os.environ, "YAMLSCHED_DSN": dsn}
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-        )
+        return another_process.yamlsched(*arguments, cwd=tmp_path, YAMLSCHED_DSN=dsn)
 
     # when it runs the commands of crontab and operators
     assert yamlsched("sync").returncode == 0

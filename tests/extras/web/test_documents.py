@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from support.command_line import yamlsched
 from support.rows import a_job, a_run
 from yamlsched.extras.web.documents import DOCUMENTS
 from yamlsched.extras.web.pages import PAGES
@@ -48,18 +47,8 @@ def test_every_page_has_a_document() -> None:
 def test_a_page_answers_with_the_document_of_its_verb(
     shop: TestClient, demo_dsn: str, path: str, tmp_path: Path
 ) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "yamlsched",
-        "--dsn",
-        demo_dsn,
-        "--namespace",
-        "shop",
-        "--format",
-        "json",
-    ]
-    verb = subprocess.run([*argv, *VERBS[path]], capture_output=True, text=True, cwd=tmp_path)
+    options = ("--dsn", demo_dsn, "--namespace", "shop", "--format", "json")
+    verb = yamlsched(*options, *VERBS[path], cwd=tmp_path)
     answer = shop.get(path, headers=JSON)
     assert answer.headers["content-type"] == "application/json"
     found, expected = answer.json(), json.loads(verb.stdout)

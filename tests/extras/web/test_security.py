@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import re
 import subprocess
@@ -338,6 +339,11 @@ class Browser(NamedTuple):
         return int(transport.get("/", auth=(name, password)).headers.get("retry-after", 0))
 
 
+def quick_scrypt(content: bytes, salt: bytes, **cost: int) -> bytes:
+    """A hash as long as that of scrypt, which is slow on purpose."""
+    return hashlib.sha512(salt + content).digest()
+
+
 @pytest.fixture
 def at(
     page_dsn: str, monkeypatch: pytest.MonkeyPatch
@@ -345,6 +351,7 @@ def at(
     """Makes browsers at an address, all of one page, and the clock of its logins."""
     clock = [0.0]
     monkeypatch.setattr(security, "_monotonic", lambda: clock[0])
+    monkeypatch.setattr(security.hashlib, "scrypt", quick_scrypt)
     users = {"maria": "secret", "bob": "b"}
     page = application.build(
         WebOptions(dsn=page_dsn, namespace="default", auth="basic", users=users)

@@ -258,7 +258,7 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_
     assert [row.payload for row in rows(db)] == [{"valid": True}]
 
 
-@pytest.mark.parametrize("number", ["1e131071", "-1e131071", "1e-16383", "-1e-16383"])
+@pytest.mark.parametrize("number", ["1e131071", "-1e-16383"])
 def test_a_payload_of_numbers_that_are_short_only_with_an_exponent_is_refused_before_it_is_written_out(
     db, job, number
 ):
