@@ -10,13 +10,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from yamlsched.errors import Discard, YamlschedError
 from yamlsched.handler import calls
 from yamlsched.handler.calls import resolve
 from yamlsched.handler.loop_sessions import LoopBackend, LoopSessions
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.worker import forking
 from yamlsched.worker.attempt import Workload
 from yamlsched.worker.local import protocol
@@ -56,6 +57,7 @@ class CoroutineRunner(Runner):
     def __init__(self, channel: Channel, workload: Workload, parent: int) -> None:
         super().__init__(channel, workload)
         self.sessions = LoopSessions(self.dsn, self.namespace)
+        self.create_backend = partial(LoopBackend, sessions=self.sessions)
         self.loop = ChildLoop(self.memory, self._on_exception)
         self.executing: dict[int, Executing] = {}
         self.reporter = Reporter(channel.results, self.loop, self._fail)
@@ -69,7 +71,6 @@ class CoroutineRunner(Runner):
         try:
             self._beat()
             Watchdog(self.memory).start()
-            os.set_blocking(self.channel.results, False)
             self.loop.add_reader(self.channel.commands, self._receive)
             self.memory.set_ready()
             while True:
@@ -159,18 +160,6 @@ class CoroutineRunner(Runner):
             )
         return handler
 
-    def backend(self, call: HandlerCall, run: ClaimedRun) -> LoopBackend:
-        return LoopBackend(
-            self.dsn,
-            self.namespace,
-            run.id,
-            run.attempt,
-            run.locked_by,
-            call.timeout,
-            report=self.memory.progress.reporter(call.index, run),
-            sessions=self.sessions,
-        )
-
     def _stop(self, executing: Executing | None) -> None:
         """Cancel a handler, and again while it catches that: the parent kills what does not end."""
         if executing is None or executing.has_ended:
@@ -229,7 +218,7 @@ class CoroutineRunner(Runner):
         self.memory.end(index, protocol.ENDED if end is not None else protocol.SUCCEEDED)
         import_seconds = executing.call.import_seconds
         if end is None and not import_seconds:
-            self.reporter.add_success(index, executing.took, is_busy=bool(self.executing))
+            self.reporter.add_success(index, executing.took)
         else:
             end = end or AttemptEnd(EndKind.RETURNED)
             self.reporter.add(TaskEnd(index, end, executing.took, import_seconds))

@@ -13,11 +13,9 @@ last one is there however the child dies.
 from __future__ import annotations
 
 import marshal
-import math
 import mmap
 import os
 import struct
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,8 +27,8 @@ from typing import Any, NamedTuple, TypeAlias
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, Usage
 from yamlsched.runs.progress import Progress
 
-SLOT_BYTES = 1024  # the longest note and the head take less
-HEAD = struct.Struct("=IHdd")  # checksum, bytes of the note, done, total or NaN
+SLOT_BYTES = 1024  # the longest report and its head take less
+HEAD = struct.Struct("=II")  # checksum and length of the report
 IS_USED_AT, SLOTS_AT = 0, mmap.PAGESIZE  # a page of memory is taken when something is written there
 MAX_READS = 10  # of a slot that is being written
 
@@ -50,14 +48,8 @@ class ProgressSlots:
         return partial(self._report, SLOTS_AT + index * SLOT_BYTES, _claim_number(run))
 
     def _report(self, start: int, claim: int, progress: Progress) -> None:
-        done, total, note = progress
-        content = note.encode()
-        head = HEAD.pack(0, len(content), done, math.nan if total is None else total)
-        slot = (
-            zlib.crc32(content, zlib.crc32(head, claim)).to_bytes(4, sys.byteorder)
-            + head[4:]
-            + content
-        )
+        content = marshal.dumps(tuple(progress))
+        slot = HEAD.pack(zlib.crc32(content, claim), len(content)) + content
         self._bytes[start : start + len(slot)] = slot
         self._bytes[IS_USED_AT] = 1
 
@@ -74,14 +66,10 @@ class ProgressSlots:
         start, claim = SLOTS_AT + index * SLOT_BYTES, _claim_number(run)
         for _ in range(MAX_READS):
             slot = self._bytes[start : start + SLOT_BYTES]
-            checksum, length, done, total = HEAD.unpack_from(slot)
-            if not checksum:
-                break  # nothing was written there
+            checksum, length = HEAD.unpack_from(slot)
             content = slot[HEAD.size : HEAD.size + length]
-            if checksum == zlib.crc32(content, zlib.crc32(bytes(4) + slot[4 : HEAD.size], claim)):
-                return Progress(
-                    done, None if math.isnan(total) else total, content.decode("utf-8", "replace")
-                )
+            if content and checksum == zlib.crc32(content, claim):
+                return Progress(*marshal.loads(content))
         return None
 
 
@@ -390,6 +378,13 @@ def _refused(report: TaskEnd, size: int) -> TaskEnd:
     error = f"it enqueued {runs} runs, {size >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20}"
     error += " MiB: enqueue fewer in one attempt, and let some of them enqueue the rest"
     return report._replace(end=AttemptEnd(EndKind.RAISED, error, "EnqueueRefused"))
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write ``content``; wait while the pipe is full."""
+    unwritten = memoryview(content)
+    while unwritten:
+        unwritten = unwritten[os.write(descriptor, unwritten) :]
 
 
 def frame(content: Any) -> bytes:

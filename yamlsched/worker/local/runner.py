@@ -148,13 +148,14 @@ class Runner:
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
         self.redact = redactor(workload.dsn)
         self.frames = Frames()
+        self.create_backend: Callable[..., PostgresBackend] = PostgresBackend
 
     def import_handler(self, call: HandlerCall) -> Callable[..., Any]:
         return resolve(call.path)
 
     def backend(self, call: HandlerCall, run: ClaimedRun) -> PostgresBackend:
         """Return what the handler's ``run`` uses of the database."""
-        return PostgresBackend(
+        return self.create_backend(
             self.dsn,
             self.namespace,
             run.id,
@@ -321,11 +322,8 @@ class ProcessRunner(Runner):
             raise calls.Stopped("stopped by yamlsched")
 
     def _send(self, now: float, reports: list[TaskEnd], must_retire: bool = False) -> None:
-        unsent = memoryview(
-            protocol.frames([], self.successes, reports, must_retire, self.is_waiting)
-        )
-        while unsent:
-            unsent = unsent[os.write(self.channel.results, unsent) :]
+        content = protocol.frames([], self.successes, reports, must_retire, self.is_waiting)
+        protocol.write_all(self.channel.results, content)
         self.successes.clear()
         self.sent_at = now
 
