@@ -149,8 +149,8 @@ where g.namespace = %(namespace)s and g.name = 'limit/' || l.name
 
 -- name: cancel_retired
 -- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by
--- then. One batch, in the order of definitions and runs, starting after `definition` and `id`. A run
--- that is locked is left to the next batch, and one whose worker died to `reclaim`.
+-- then. One batch, in the order of definitions and runs, starting after `definition` and `id`.
+-- Locked runs are left to the next batch, and those of a worker that died to `reclaim`.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), undone as materialized (

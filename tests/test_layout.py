@@ -57,6 +57,7 @@ SMALL = {
     "act/notes.py": "the writer of what targets of notifications are to receive",
     "handler/detached.py": "yamlsched.detached, for handlers",
     "runs/backoff.py": "the rule that users look up",
+    "runs/own_transaction.py": "a success that a handler's own transaction writes",
     "schedule/catalog.py": "the page of a code, for explain and SARIF",
     "schedule/paths.py": "the key `paths`, also for children, which read no file",
     "templates/hello.py": "a file that init writes",
