@@ -28,7 +28,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from yamlsched import db, jsonb, plugin_manager
-from yamlsched.db.query import load as load_sql
+from yamlsched.db.query import execute
 from yamlsched.errors import Refused
 from yamlsched.handler import programs
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
@@ -101,7 +101,7 @@ def delete_runs(dsn: str) -> None:
     one sees its runs.
     """
     with db.connect(dsn) as connection:
-        connection.execute(load_sql("testing")["delete_runs"])
+        execute(connection, "testing.delete_runs")
 
 
 def _database(dsn: str) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from psycopg.rows import namedtuple_row
 
 from yamlsched import durations
 from yamlsched.db.dsn import conninfo, settings_of
-from yamlsched.db.query import load
+from yamlsched.db.query import execute, load
 from yamlsched.db.session import (
     AsyncHandlerSession,
     AsyncSession,
@@ -100,7 +100,7 @@ def connect_for_handler(dsn: str) -> HandlerSession:
         connection.answer_within = None  # the job's timeout limits a handler's statements
         if _prepare_for_handler(connection, server, dsn, own):
             with suppress(psycopg.errors.InvalidParameterValue):
-                connection.execute(load("session")["check_client"])
+                execute(connection, "session.check_client")
     return connection
 
 
@@ -172,9 +172,7 @@ def _opened(kind: type[T], dsn: str, settings: Settings) -> Iterator[tuple[T, An
         except psycopg.OperationalError as error:
             connection = kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
         try:
-            cursor = connection.execute(
-                load("session")["configure"], _parameters(connection, settings)
-            )
+            cursor = execute(connection, "session.configure", **_parameters(connection, settings))
             yield connection, cursor.fetchone()
         except BaseException:
             connection.close()
@@ -211,7 +209,7 @@ def _answer_within(connection: Session, own: Settings) -> float | None:
     if "statement_timeout" in own:
         limit = durations.parse(own["statement_timeout"]).total_seconds()
     else:
-        [row] = connection.execute(load("session")["limits"]).fetchall()
+        [row] = execute(connection, "session.limits").fetchall()
         limit = row.statement_timeout
     return limit + ANSWER_MARGIN_SECONDS if limit else None
 

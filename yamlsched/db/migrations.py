@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.db.query import load, sql_folder
+from yamlsched.db.query import execute, load, sql_folder
 from yamlsched.errors import EnvironmentFailed
 
 MIN_MAJOR, MAX_MAJOR = 13, 18
@@ -115,7 +115,7 @@ def refuse_hidden(connection: psycopg.Connection[Any]) -> None:
     """Raise EnvironmentFailed if policies hide rows of the tables: they would look as if they were
     empty.
     """
-    [row] = connection.execute(load("migrations")["hidden"]).fetchall()
+    [row] = execute(connection, "migrations.hidden").fetchall()
     if row.tables:
         raise EnvironmentFailed(
             f'row-level security hides rows of yamlsched\'s tables from role "{row.role}"'
@@ -126,7 +126,7 @@ def refuse_hidden(connection: psycopg.Connection[Any]) -> None:
 
 def few_connections(connection: psycopg.Connection[Any]) -> str | None:
     """Return which limit of connections is too low for a worker, None if there is none."""
-    [row] = connection.execute(load("migrations")["connections"]).fetchall()
+    [row] = execute(connection, "migrations.connections").fetchall()
     limits = {f'role "{row.role}"': row.of_role, f'database "{row.database}"': row.of_database}
     for what, limit in limits.items():
         if 0 <= limit < MIN_CONNECTIONS:
@@ -139,7 +139,7 @@ def few_connections(connection: psycopg.Connection[Any]) -> str | None:
 
 def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
     """Raise EnvironmentFailed if the server is too old, or the database cannot store every text."""
-    [server] = connection.execute(load("migrations")["support"]).fetchall()
+    [server] = execute(connection, "migrations.support").fetchall()
     if server.version // 10_000 < MIN_MAJOR:
         raise EnvironmentFailed(
             f"PostgreSQL {server.version_text} is not supported: yamlsched works with versions"
@@ -156,7 +156,7 @@ def refuse_foreign_schema(connection: psycopg.Connection[Any]) -> None:
     """Raise EnvironmentFailed if another role made the schema, or if it has objects and no tables
     of yamlsched.
     """
-    schema = connection.execute(load("migrations")["schema"]).fetchone()
+    schema = execute(connection, "migrations.schema").fetchone()
     if schema is None:
         return
     if not schema.is_trusted:
@@ -166,7 +166,7 @@ def refuse_foreign_schema(connection: psycopg.Connection[Any]) -> None:
             f' "{schema.owner}", or, if that role should not have created it, drop the schema first'
         )
     # asked after what is there: another process may have created both meanwhile
-    [table] = connection.execute(load("migrations")["exists"]).fetchall()
+    [table] = execute(connection, "migrations.exists").fetchall()
     if schema.has_objects and not table.found:
         raise EnvironmentFailed(
             'the schema "yamlsched" has objects that yamlsched did not create: move them to another'

@@ -18,6 +18,16 @@ from psycopg.rows import class_row, scalar_row, tuple_row
 Row = TypeVar("Row")
 
 
+def execute(
+    connection: psycopg.Connection[Any], statement: str, /, **values: Any
+) -> psycopg.Cursor[Any]:
+    """Execute a statement by its file and its name, such as ``runs.release``, with the values of
+    its parameters.
+    """
+    file, _, name = statement.partition(".")
+    return connection.execute(load(file)[name], values)
+
+
 def fetch(
     connection: psycopg.Connection[Any],
     kind: type[Row],

@@ -20,7 +20,7 @@ import psycopg
 
 from yamlsched.db.connection import connect_for_handler_async
 from yamlsched.db.dsn import redactor
-from yamlsched.db.query import load
+from yamlsched.db.query import execute, load
 from yamlsched.db.session import AsyncHandlerSession, HandlerSession
 from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
 from yamlsched.handler.sessions import persist, persist_async, sessions
@@ -174,7 +174,7 @@ class PostgresBackend:
         """Return the row of a dead run, or None if it has been pruned."""
 
         def read(connection: psycopg.Connection[Any]) -> Any:
-            return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
+            return execute(connection, "runs.dead_run", id=run_id).fetchone()
 
         return self.record(read)
 

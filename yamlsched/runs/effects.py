@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import psycopg
 from psycopg import Connection
 
-from yamlsched.db.query import load
+from yamlsched.db.query import execute, load
 
 EffectStatement: TypeAlias = Literal[
     "mark_in_doubt", "take_over", "assume_done", "mark_done", "release"
@@ -58,8 +58,9 @@ def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None
     lost its run.
     """
     # business keys cannot start like this
-    parameters = {**asdict(entry), "is_of_run": entry.key.startswith("run:")}
-    row = connection.execute(load("effects")["claim"], parameters).fetchone()
+    row = execute(
+        connection, "effects.claim", **asdict(entry), is_of_run=entry.key.startswith("run:")
+    ).fetchone()
     return None if row is None else FoundEffect(**row._asdict())
 
 
@@ -101,9 +102,7 @@ class EffectStatus:
 
 
 def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus | None:
-    row = connection.execute(
-        load("effects")["find"], {"namespace": namespace, "key": key}
-    ).fetchone()
+    row = execute(connection, "effects.find", namespace=namespace, key=key).fetchone()
     return None if row is None else EffectStatus(**row._asdict())
 
 
@@ -118,14 +117,18 @@ def settle_effect(
     """Record whether an effect in doubt happened, with its result (JSON). Return False if it is not
     in doubt.
     """
-    parameters = {
-        "namespace": namespace,
-        "key": key,
-        "who": who,
-        "happened": happened,
-        "result": result,
-    }
-    return connection.execute(load("effects")["settle"], parameters).rowcount == 1
+    return (
+        execute(
+            connection,
+            "effects.settle",
+            namespace=namespace,
+            key=key,
+            who=who,
+            happened=happened,
+            result=result,
+        ).rowcount
+        == 1
+    )
 
 
 class Identity(NamedTuple):
@@ -137,13 +140,11 @@ class Identity(NamedTuple):
 
 def read_identity(connection: psycopg.Connection[Any]) -> Identity | None:
     """Return the database's identity; None if its row was deleted."""
-    row = connection.execute(load("identity")["identity"]).fetchone()
+    row = execute(connection, "identity.identity").fetchone()
     return row and Identity(*row)
 
 
 def renew_identity(connection: psycopg.Connection[Any], namespace: str, who: str) -> Identity:
     """Give the database a new identity, and record that ``who`` did."""
-    [row] = connection.execute(
-        load("identity")["renew"], {"namespace": namespace, "who": who}
-    ).fetchall()
+    [row] = execute(connection, "identity.renew", namespace=namespace, who=who).fetchall()
     return Identity(*row)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import one_line
 
@@ -120,13 +120,13 @@ def runs_progress(
     connection: psycopg.Connection[Any], ids: Sequence[int]
 ) -> dict[int, StoredProgress]:
     """Return what the latest attempts of runs have reported, by the ids of the runs."""
-    rows = connection.execute(load("progress")["of_runs"], {"ids": list(ids)})
+    rows = execute(connection, "progress.of_runs", ids=list(ids))
     return {row.run_id: _stored(row) for row in rows}
 
 
 def attempts_progress(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
     """Return what the attempts of a run have reported last."""
-    return list(map(_stored, connection.execute(load("progress")["of_attempts"], {"id": id})))
+    return list(map(_stored, execute(connection, "progress.of_attempts", id=id)))
 
 
 def _stored(row: Any) -> StoredProgress:

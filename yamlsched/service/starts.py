@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from yamlsched import db, log
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import execute, fetch, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Mode, Queue
 from yamlsched.service.start_commands import (
@@ -228,11 +228,9 @@ def note_command(
     """Write that the command of a start has failed, unless its worker has come all the same."""
     scope = {"namespace": namespace, "queue": queue}
     with connection.transaction():
-        [(*_, now)] = connection.execute(
-            load("workers")["lock_queue"], {**scope, "now": None}
-        ).fetchall()
-        noted = connection.execute(
-            load("workers")["note_command"], {**scope, "id": id, "error": error, "now": now}
+        [(*_, now)] = execute(connection, "workers.lock_queue", **scope, now=None).fetchall()
+        noted = execute(
+            connection, "workers.note_command", **scope, id=id, error=error, now=now
         ).fetchall()
     if noted:
         log.warning("start.failed", queue=queue, worker=id, error=error)

@@ -11,7 +11,7 @@ from typing import Any
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column, load
 from yamlsched.errors import ScheduleError
 from yamlsched.runs import follow
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Limit, to_row
@@ -79,9 +79,9 @@ def _write_definitions(
         for name in (d.job_type for d in differences if not d.is_gone)
     ]
     if put:
-        _execute(connection, "put", jobs=Jsonb(put))
+        execute(connection, "definitions.put", jobs=Jsonb(put))
     gone = [d.id for d in differences if d.is_gone]
-    _execute(connection, "retire", ids=gone, now=now)
+    execute(connection, "definitions.retire", ids=gone, now=now)
 
 
 def move_runs(
@@ -105,26 +105,27 @@ def move_runs(
     capacities = {name: limit.max for name, limit in limits.items()}
     if not differences and former == capacities:
         return
-    _execute(connection, "apply_overlap", ids=overlap, now=now)
+    execute(connection, "definitions.apply_overlap", ids=overlap, now=now)
     limited = sorted({*former, *capacities})
-    gates = definitions.lock_gates(connection, namespace, names, limited)
-    _execute(connection, "grant_turns", ids=overlap)
+    # no claim decides about their runs meanwhile
+    rows = execute(
+        connection, "definitions.gates", namespace=namespace, names=names, limits=limited
+    )
+    gates = [row.name for row in rows]
+    execute(connection, "definitions.lock_gates", namespace=namespace, gates=gates)
+    execute(connection, "definitions.grant_turns", ids=overlap)
     if differences:
         followed = sorted({name for job in jobs.values() for name in job.after})
-        _execute(connection, "mark_followed", "follow", namespace=namespace, names=followed)
-        _execute(connection, "free", "follow", ids=known)
-        _execute(connection, "apply_queue", ids=known)
-        _execute(connection, "leave_gates", namespace=namespace, ids=known, now=now)
+        execute(connection, "follow.mark_followed", namespace=namespace, names=followed)
+        execute(connection, "follow.free", ids=known)
+        execute(connection, "definitions.apply_queue", ids=known)
+        execute(connection, "definitions.leave_gates", namespace=namespace, ids=known, now=now)
         slot_rows.wake_followers(connection, namespace, known, now)
     numbers = [capacities.get(name) for name in limited]
-    _execute(connection, "put_limits", namespace=namespace, names=limited, numbers=numbers)
-    _execute(connection, "promote", "runs", namespace=namespace, names=gates, now=now)
-
-
-def _execute(
-    connection: Connection[Any], name: str, file: str = "definitions", **values: Any
-) -> None:
-    connection.execute(load(file)[name], values)
+    execute(
+        connection, "definitions.put_limits", namespace=namespace, names=limited, numbers=numbers
+    )
+    execute(connection, "runs.promote", namespace=namespace, names=gates, now=now)
 
 
 def remaining_runs(plan: SlotPlan, job: Job, now: datetime) -> Sequence[NewRun]:

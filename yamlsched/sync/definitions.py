@@ -11,7 +11,7 @@ from psycopg import Connection
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column, load
 from yamlsched.schedule.job import DEFAULT_ROW, Job, NotifyTarget, to_row
 from yamlsched.sync import hosts
 from yamlsched.sync.in_use import FileVersion
@@ -132,23 +132,11 @@ def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -
     return fetch_column(connection, load("follow")["followers"], parameters)
 
 
-def lock_gates(
-    connection: Connection[Any], namespace: str, names: Sequence[str], limits: Sequence[str]
-) -> list[str]:
-    """Lock the gates of jobs and limits until the transaction ends: no claim decides about their
-    runs meanwhile. Return them.
-    """
-    values = {"namespace": namespace, "names": names, "limits": limits}
-    gates = fetch_column(connection, load("definitions")["gates"], values)
-    connection.execute(load("definitions")["lock_gates"], {"namespace": namespace, "gates": gates})
-    return gates
-
-
 def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
     """Return the limits of the file in use."""
     return {
         row.name: row.capacity
-        for row in connection.execute(load("definitions")["limits"], {"namespace": namespace})
+        for row in execute(connection, "definitions.limits", namespace=namespace)
     }
 
 
@@ -180,18 +168,20 @@ def restore_targets(
     version: FileVersion,
 ) -> list[str]:
     """Write the targets of the file in use where they differ; return the names of those."""
-    stored = connection.execute(load("notify")["targets"], {"namespace": namespace}).fetchall()
+    stored = execute(connection, "notify.targets", namespace=namespace).fetchall()
     expected = {name: (target.url_env, sorted(target.events)) for name, target in targets.items()}
     if {row.name: (row.url_env, sorted(row.events)) for row in stored} == expected:
         return []
     with connection.transaction():
         hosts.lock_namespace(connection, namespace, RESTORE_LOCK_TIMEOUT_SECONDS)
-        parameters = {
-            "namespace": namespace,
-            "hash": version.hash,
-            "environment": version.environment,
-        }
-        if connection.execute(load("notify")["is_in_use"], parameters).fetchone() is None:
+        in_use = execute(
+            connection,
+            "notify.is_in_use",
+            namespace=namespace,
+            hash=version.hash,
+            environment=version.environment,
+        )
+        if in_use.fetchone() is None:
             return []  # another file was applied meanwhile
         return put_targets(connection, namespace, targets, restores=True)
 
@@ -208,16 +198,17 @@ def cancel_retired(
 
     ``after`` are definition and run with which the batch before ended.
     """
-    values = {
-        "namespace": namespace,
-        "now": now,
-        "definition": after[0],
-        "id": after[1],
-        "limit": limit,
-    }
+    definition, id = after
     with connection.transaction():
-        runs = connection.execute(load("definitions")["cancel_retired"], values).fetchall()
-        if runs:
-            ended = {"namespace": namespace, "ids": [run.id for run in runs], "now": now}
-            connection.execute(load("runs")["release"], ended)
+        runs = execute(
+            connection,
+            "definitions.cancel_retired",
+            namespace=namespace,
+            now=now,
+            definition=definition,
+            id=id,
+            limit=limit,
+        ).fetchall()
+        ids = [run.id for run in runs]
+        execute(connection, "runs.release", namespace=namespace, ids=ids, now=now)
     return sorted(runs, key=lambda run: (run.definition_id, run.id))

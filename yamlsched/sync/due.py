@@ -19,7 +19,7 @@ from psycopg import Connection
 from yamlsched import log
 from yamlsched.db import blocking
 from yamlsched.db.connection import reason
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column, load
 from yamlsched.errors import Refused, ScheduleError
 from yamlsched.runs.release import release_followers
 from yamlsched.sync import definitions, slot_plan, slot_rows
@@ -222,11 +222,17 @@ def note_failures(
 ) -> None:
     """Store why slots could not be written, so that ``status`` reports it at once."""
     names, errors = [job.job_type for job in failed], [job.reason for job in failed]
-    parameters = {"namespace": namespace, "names": names, "errors": errors}
     # an error is logged with the slots, and the next sync tries again
     with suppress(psycopg.Error), connection.transaction():
         at = slot_rows.start_batch(connection, now, JOB_LOCK_TIMEOUT_SECONDS)
-        connection.execute(load("slots")["note_failures"], {**parameters, "now": at})
+        execute(
+            connection,
+            "slots.note_failures",
+            namespace=namespace,
+            names=names,
+            errors=errors,
+            now=at,
+        )
 
 
 def _why_blocked(error: Exception) -> str:

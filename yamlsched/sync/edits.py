@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from yamlsched import secret_forms
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column, load
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule.job import KEYS, Job, Output, from_row
@@ -115,23 +115,24 @@ def record(
     former = latest_settings(connection, str(loaded.namespace))
     fields = list(field_changes.of_settings(former or {}, settings))
     before = {change.field: change.before for change in fields}
-    values = {
-        "namespace": loaded.namespace,
-        "environment": schedule.environment,
-        "hash": schedule.sha256,
-        "host": schedule.host,
-        "path": schedule.path,
-        "yamlsched_version": schedule.version.yamlsched_version,
-        "commit": revision.commit,
-        "is_dirty": revision.is_dirty,
-        "author": revision.author,
-        "subject": revision.subject,
-        "counts": Jsonb(changes.summary()),
-        "before": None if former is None else Jsonb(before),
-        "after": Jsonb({change.field: change.after for change in fields}),
-        "settings": Jsonb(settings),
-        "now": changes.now,
-        "jobs": Jsonb(changes.edits),
-    }
-    recorded = connection.execute(load("edits")["record"], values).rowcount
+    recorded = execute(
+        connection,
+        "edits.record",
+        namespace=loaded.namespace,
+        environment=schedule.environment,
+        hash=schedule.sha256,
+        host=schedule.host,
+        path=schedule.path,
+        yamlsched_version=schedule.version.yamlsched_version,
+        commit=revision.commit,
+        is_dirty=revision.is_dirty,
+        author=revision.author,
+        subject=revision.subject,
+        counts=Jsonb(changes.summary()),
+        before=None if former is None else Jsonb(before),
+        after=Jsonb({change.field: change.after for change in fields}),
+        settings=Jsonb(settings),
+        now=changes.now,
+        jobs=Jsonb(changes.edits),
+    ).rowcount
     assert recorded == len(changes.edits)

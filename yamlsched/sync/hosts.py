@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column, load
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.in_use import FileInUse, FileVersion, Place, Verdict, decide, is_older
 
@@ -162,10 +162,8 @@ def lock_namespace(
     Raises LockNotAvailable if this or a later statement of the transaction waits longer than the
     timeout for a lock.
     """
-    connection.execute(
-        load("hosts")["set_lock_timeout"], {"timeout": f"{lock_timeout_seconds * 1000:.0f}ms"}
-    )
-    connection.execute(load("hosts")["lock_namespace"], {"namespace": namespace})
+    execute(connection, "hosts.set_lock_timeout", timeout=f"{lock_timeout_seconds * 1000:.0f}ms")
+    execute(connection, "hosts.lock_namespace", namespace=namespace)
 
 
 def namespace_of_refused(
@@ -190,15 +188,16 @@ def use(
     now: datetime,
 ) -> None:
     """Write that the file is in use from ``now`` on."""
-    parameters = {
+    execute(
+        connection,
+        "hosts.use",
         **place_parameters(connection, schedule),
-        "namespace": namespace,
-        "retention": Jsonb(retention),
-        "queues": Jsonb({name: _served_by(queue) for name, queue in queues.items()}),
-        "commit": commit,
-        "now": now,
-    }
-    connection.execute(load("hosts")["use"], parameters)
+        namespace=namespace,
+        retention=Jsonb(retention),
+        queues=Jsonb({name: _served_by(queue) for name, queue in queues.items()}),
+        commit=commit,
+        now=now,
+    )
 
 
 def _served_by(queue: Queue) -> str:
@@ -209,7 +208,7 @@ def _served_by(queue: Queue) -> str:
 
 def renew(connection: Connection[Any], namespace: str, version: FileVersion) -> None:
     """Write that the file in use was applied again by these versions."""
-    connection.execute(load("hosts")["renew"], {**version._asdict(), "namespace": namespace})
+    execute(connection, "hosts.renew", **version._asdict(), namespace=namespace)
 
 
 def leave(connection: Connection[Any], schedule: ScheduleFile, namespace: str) -> list[str]:
@@ -255,4 +254,4 @@ def store_cannot_start(
 
 def prune(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
     """Delete places that have stopped, and what was in use long ago; return how many places."""
-    return connection.execute(load("hosts")["prune"], {"namespace": namespace, "now": now}).rowcount
+    return execute(connection, "hosts.prune", namespace=namespace, now=now).rowcount

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from yamlsched.db.query import load
+from yamlsched.db.query import execute, load
 from yamlsched.sync import slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun
@@ -28,8 +28,7 @@ def start_batch(
     session.
     """
     timeout = None if lock_timeout_seconds is None else f"{lock_timeout_seconds * 1000:.0f}ms"
-    parameters = {"now": now, "timeout": timeout}
-    [row] = connection.execute(load("slots")["start_batch"], parameters).fetchall()
+    [row] = execute(connection, "slots.start_batch", now=now, timeout=timeout).fetchall()
     instant: datetime = row.now
     return instant
 
@@ -38,8 +37,7 @@ def earliest_open_slots(
     connection: Connection[Any], namespace: str, ids: Sequence[int]
 ) -> dict[int, datetime]:
     """Return, by definition, the earliest slot with an unfinished run that excludes others."""
-    parameters = {"namespace": namespace, "ids": ids}
-    rows = connection.execute(load("slots")["earliest_open_slots"], parameters)
+    rows = execute(connection, "slots.earliest_open_slots", namespace=namespace, ids=ids)
     return {row.id: row.slot for row in rows}
 
 
@@ -47,8 +45,7 @@ def key_holders(
     connection: Connection[Any], namespace: str, keys: Sequence[str]
 ) -> dict[str, KeyHolder]:
     """Return the holders of those keys that are, or were, in use."""
-    parameters = {"namespace": namespace, "keys": keys}
-    rows = connection.execute(load("slots")["key_holders"], parameters)
+    rows = execute(connection, "slots.key_holders", namespace=namespace, keys=keys)
     return {row.key: KeyHolder._make(row[1:]) for row in rows}
 
 
@@ -69,8 +66,7 @@ def followed(
 ) -> dict[str, Any]:
     """Return by name what decides the slots of the jobs that ``jobs`` follow."""
     names = sorted({name for job in jobs for name in job.after})
-    parameters = {"namespace": namespace, "names": names}
-    rows = connection.execute(load("follow")["upstreams"], parameters)
+    rows = execute(connection, "follow.upstreams", namespace=namespace, names=names)
     return {row.job_type: row for row in rows}
 
 
@@ -104,8 +100,7 @@ def wake_followers(
     """Have what waits for slots of these jobs decided again: they have a run or a gap now, or will
     have none.
     """
-    parameters = {"namespace": namespace, "ids": sorted(ids), "now": now}
-    connection.execute(load("follow")["wake"], parameters)
+    execute(connection, "follow.wake", namespace=namespace, ids=sorted(ids), now=now)
 
 
 def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
@@ -120,7 +115,7 @@ def move_cursors(connection: Connection[Any], moves: Sequence[CursorMove]) -> No
 
 def notify_workers(connection: Connection[Any], namespace: str) -> None:
     """Wake up continuous workers once the transaction has committed."""
-    connection.execute(load("slots")["notify_workers"], {"namespace": namespace})
+    execute(connection, "slots.notify_workers", namespace=namespace)
 
 
 def _write_rows(
