@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.db.query import execute, load, sql_folder
+from yamlsched.db.query import execute, sql_folder
 from yamlsched.errors import EnvironmentFailed
 
 MIN_MAJOR, MAX_MAJOR = 13, 18
@@ -62,10 +62,9 @@ def applied(connection: psycopg.Connection[Any]) -> dict[int, str]:
     """Return the checksums of the applied migrations by version: those of this yamlsched if the
     role may not read them.
     """
-    sql = load("migrations")
     try:
-        [table] = connection.execute(sql["exists"]).fetchall()
-        rows = connection.execute(sql["applied"]).fetchall() if table.found else []
+        [table] = execute(connection, "migrations.exists").fetchall()
+        rows = execute(connection, "migrations.applied").fetchall() if table.found else []
     except psycopg.errors.InsufficientPrivilege:
         # a role that may only enqueue; its statements will fail if they are outdated
         return {migration.version: migration.checksum for migration in all_migrations()}
@@ -197,19 +196,17 @@ def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[
 
 
 def _migrate(connection: psycopg.Connection[Any], dry_run: bool) -> list[Migration]:
-    sql = load("migrations")
     with connection.transaction():
         refuse_unsupported(connection)
-        [table] = connection.execute(sql["exists"]).fetchall()
+        [table] = execute(connection, "migrations.exists").fetchall()
         if table.found and not dry_run:
-            connection.execute(sql["lock"])
+            execute(connection, "migrations.lock")
         refuse_foreign_schema(connection)
         checksums = applied(connection)
         must_migrate(checksums)
         missing = [each for each in all_migrations() if each.version not in checksums]
         for migration in [] if dry_run else missing:
             connection.execute(migration.text.encode())
-            connection.execute(
-                sql["record"], {**migration._asdict(), "checksum": migration.checksum}
-            )
+            values = migration._asdict()
+            execute(connection, "migrations.record", **values, checksum=migration.checksum)
     return missing

@@ -69,7 +69,7 @@ class QueueLoad:
     oldest_due_at: datetime | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StartState:
     """What is remembered between decisions: a row of ``yamlsched.queue_states``."""
 

@@ -186,17 +186,14 @@ def read_situation(
     """Read what the rule needs; ``locks``: under the lock of the queue."""
     sql, settings = load("workers"), start.settings
     scope = {"namespace": namespace, "queue": start.queue}
-    name = "lock_queue" if locks else "state"
-    [row] = connection.execute(sql[name], {**scope, "now": now}).fetchall()
-    *state, now = row
+    name = "workers.lock_queue" if locks else "workers.state"
+    [(*state, now)] = execute(connection, name, **scope, now=now).fetchall()
     most = max(MIN_COUNTED, 2 * settings.max_workers * settings.concurrency)
     parameters = {**scope, "now": now, "decided_at": state[-1], "most": most}
     [counted] = fetch(connection, QueueLoad, sql["load"], parameters)
     return Situation(
         now=now,
-        state=StartState(
-            failed_starts=state[0], failed_at=state[1], next_start_at=state[2], decided_at=state[3]
-        ),
+        state=StartState(*state),
         workers=fetch(connection, WorkerRow, sql["rows"], parameters),
         load=counted,
     )
@@ -209,16 +206,16 @@ def _write(
     now: datetime,
     decision: Decision,
 ) -> Sequence[str]:
-    sql, scope = load("workers"), {"namespace": namespace, "queue": start.queue, "now": now}
+    scope = {"namespace": namespace, "queue": start.queue, "now": now}
     ends = {**decision.lost, **decision.failed}
     if ends:
-        parameters = {"ids": list(ends), "errors": list(ends.values())}
-        connection.execute(sql["note_ends"], {**scope, **parameters})
-    connection.execute(sql["save_state"], {**scope, **asdict(decision.state)})
+        errors = list(ends.values())
+        execute(connection, "workers.note_ends", **scope, ids=list(ends), errors=errors)
+    execute(connection, "workers.save_state", **scope, **asdict(decision.state))
     ids = [f"{start.queue}-{secrets.token_hex(5)}" for _ in range(decision.count)]
     if ids:
-        wanted = {**scope, "ids": ids, "start_timeout": start.start_timeout}
-        connection.execute(sql["request"], wanted)
+        timeout = start.start_timeout
+        execute(connection, "workers.request", **scope, ids=ids, start_timeout=timeout)
     return ids
 
 
@@ -228,6 +225,7 @@ def note_command(
     """Write that the command of a start has failed, unless its worker has come all the same."""
     scope = {"namespace": namespace, "queue": queue}
     with connection.transaction():
+        # under the lock, as all that is written about the queue
         [(*_, now)] = execute(connection, "workers.lock_queue", **scope, now=None).fetchall()
         noted = execute(
             connection, "workers.note_command", **scope, id=id, error=error, now=now

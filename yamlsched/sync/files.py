@@ -39,7 +39,7 @@ class ScheduleFile:
     """A schedules.yaml and the place that has it. ``environment`` is empty if none is set.
 
     ``handler_path`` are folders, in addition to the file's, for checking handlers before the file
-    is applied; None: they are not checked. ``is_manual``: an operator syncs, not a tick.
+    is applied; None: they are not checked. ``is_manual``: an operator syncs, no tick.
     ``namespace_override`` replaces the namespace of the file. ``names_environment``: --env or
     YAMLSCHED_ENV is set, possibly to none. ``path`` is as given, with links. ``real_path`` is where
     they led when it was read, and ``folders`` are those of --path then: what is looked up there is
