@@ -409,7 +409,11 @@ def test_a_long_line_is_left_out_of_an_error_and_the_last_one_never_is() -> None
             None,
             'FileNotFoundError: there is no program "no-such-program" in PATH',
         ),
-        (["./missing"], None, 'FileNotFoundError: "./missing" does not exist. Correct the path'),
+        (
+            ["./missing"],
+            None,
+            'FileNotFoundError: "./missing" does not exist or cannot be reached. Correct the path',
+        ),
         (["./plain"], None, 'PermissionError: "./plain" is not executable. Run: chmod +x ./plain'),
         (["./folder"], None, 'PermissionError: "./folder" is not a file'),
         (
@@ -420,8 +424,12 @@ def test_a_long_line_is_left_out_of_an_error_and_the_last_one_never_is() -> None
         (["./binary"], None, 'OSError: "./binary" cannot be started: Exec format error'),
         (["./script"], None, 'names "/no/such/interpreter", which does not exist'),
         (["./dos"], None, "ends with a carriage return. Save the file with Unix line endings."),
-        (["/bin/sh"], "no/such", 'FileNotFoundError: the directory "'),
-        (["/bin/sh"], "plain", '/plain" is not a directory. Correct cwd.'),
+        (["/bin/sh"], "no/such", 'no/such" is not a directory that can be entered'),
+        (
+            ["/bin/sh"],
+            "plain",
+            '/plain" is not a directory that can be entered. Create it, permit it, or correct cwd.',
+        ),
         (
             ["/bin/true", *["x" * 32_767] * 200],
             None,
@@ -550,8 +558,8 @@ def test_a_program_in_a_folder_that_the_user_may_not_enter_is_not_said_to_be_mis
         finally:
             closed.chmod(0o700)
 
-    assert of_program == f'"{closed}/program" cannot be reached: permission denied for "{closed}"'
-    assert of_folder == f'"{closed}/inside" cannot be reached: permission denied for "{closed}"'
+    assert of_program == f'"{closed}/program" does not exist or cannot be reached'
+    assert of_folder == f'"{closed}/inside" is not a directory that can be entered'
 
 
 @pytest.mark.parametrize("who", ["program", "grandchild"])

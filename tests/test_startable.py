@@ -66,11 +66,11 @@ def missing(host: Project) -> list[tuple[str, str]]:
 
 
 MISSING = {
-    "program": ({"command": ["./program"]}, '"./program" does not exist'),
+    "program": ({"command": ["./program"]}, '"./program" does not exist or cannot be reached'),
     "program in PATH": ({"command": ["program"]}, 'there is no program "program" in PATH'),
     "directory": (
         {"command": ["/bin/hostname"], "cwd": "place"},
-        'the directory "place" does not exist',
+        '"place" is not a directory that can be entered',
     ),
     "module": (
         {"handler": "shop.run"},
@@ -184,7 +184,7 @@ def test_a_run_that_no_host_can_start_waits_and_the_reason_is_shown(
     install(two)
     tick(two)
     assert one.summary(run)[:2] == ("succeeded", 1)
-    assert missing(one) == [("host-one", '"./program" does not exist')]
+    assert missing(one) == [("host-one", '"./program" does not exist or cannot be reached')]
 
 
 def test_a_reason_that_stays_keeps_the_time_since_when_it_is_known(
@@ -309,7 +309,7 @@ def test_two_lines_of_a_crontab_report_what_they_cannot_start_side_by_side(
             process = one.start("tick", "--queue", queue)
             assert process.wait() == 0, process.text
 
-    reason = '"./program" does not exist'
+    reason = '"./program" does not exist or cannot be reached'
     assert missing(one) == [("host-one", reason)] * 2
     problems = verb(one, "status", "--check")
     assert f"no host can start job plain: {reason}" in problems
@@ -329,7 +329,7 @@ def test_a_place_that_does_not_serve_a_queue_is_none_that_can_start_its_jobs(
     assert two.start("tick", "--queue", "web2").wait() == 0
 
     assert "no host can start job web2" in verb(one, "status", "--check")
-    sentence = f'host-two:{two.file} cannot start job web2: "./program" does not exist'
+    sentence = f'host-two:{two.file} cannot start job web2: "./program" does not exist or cannot be reached'
     assert sentence in verb(one, "why", "web2")
     assert sentence in verb(one, "show", str(run))
 
@@ -346,7 +346,7 @@ def test_what_a_started_worker_cannot_start_is_in_its_row_and_reported(
     worker = two.start("work", "--queue", "web2", "--worker", "node-1", "--idle-exit", "1h")
     until(lambda: missing(one), "the worker has come")
 
-    reason = '"./program" does not exist'
+    reason = '"./program" does not exist or cannot be reached'
     assert missing(one) == [("host-two", reason)]
     assert "no host can start job web2" in verb(one, "status", "--check")
     sentence = f"host-two:{two.file} cannot start job web2: {reason}"

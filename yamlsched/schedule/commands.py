@@ -35,38 +35,10 @@ def directory_obstacle(folder: str, written: str) -> Obstacle | None:
     """Return why no program can be started in ``folder``, which messages call ``written``; None if
     one can.
     """
-    if not exists(folder):
-        if obstacle := _unreachable(folder, written):
-            return obstacle
-        return Obstacle(
-            f"the directory {_shown(written)} does not exist", "Create it, or correct cwd."
-        )
-    if not isdir(folder):
-        return Obstacle(f"{_shown(written)} is not a directory", "Correct cwd.")
-    if not os.access(folder, os.X_OK):
-        return Obstacle(
-            f"the directory {_shown(written)} cannot be entered",
-            "Permit it to the user of the worker.",
-        )
-    return None
-
-
-def _unreachable(path: str, written: str) -> Obstacle | None:
-    """Return an obstacle if it is unknown whether ``path`` exists, because a folder above it may
-    not be entered.
-    """
-    try:
-        os.stat(path)
-    except PermissionError:
-        above = (str(parent) for parent in reversed(Path(path).parents))
-        closed = next(
-            (folder for folder in above if isdir(folder) and not os.access(folder, os.X_OK)), path
-        )
-        message = f"{_shown(written)} cannot be reached: permission denied for {_shown(closed)}"
-        return Obstacle(message, "Permit the user of the worker to enter it.")
-    except OSError:
-        pass
-    return None
+    if isdir(folder) and os.access(folder, os.X_OK):
+        return None
+    message = f"{_shown(written)} is not a directory that can be entered"
+    return Obstacle(message, "Create it, permit it, or correct cwd.")
 
 
 def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | None:
@@ -82,14 +54,12 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
         return None if which(program, folder, search_path) else not_on_path(program, search_path)
     path = os.path.join(folder, program)
     if not exists(path):
-        if obstacle := _unreachable(path, program):
-            return obstacle
         if " " in program:
             return Obstacle(
                 f"{_shown(program)} does not exist", "Write each argument as an item of its own."
             )
         return Obstacle(
-            f"{_shown(program)} does not exist",
+            f"{_shown(program)} does not exist or cannot be reached",
             "Correct the path, or install the program on this host.",
         )
     if not isfile(path):

@@ -8,6 +8,14 @@ from typing import Any
 
 from yamlsched.text import quoted
 
+ENTRIES = {
+    "calendars": "calendar",
+    "jobs": "job",
+    "limits": "limit",
+    "notify": "target",
+    "queues": "queue",
+}
+"""What messages call the entries of top-level keys."""
 Path = tuple[str | int, ...]
 """The keys and list positions that lead to a value, from the top."""
 Span = tuple[int, int]
@@ -141,19 +149,10 @@ class Spot:
 
     def __str__(self) -> str:
         path = self.path
-        if path[:1] == ("jobs",) and len(path) > 1:
-            base, rest = f"job {quoted(str(path[1]))}", path[2:]
-        elif path[:1] == ("limits",) and len(path) > 1:
-            base, rest = f"limit {quoted(str(path[1]))}", path[2:]
-        elif path[:1] == ("queues",) and len(path) > 1:
-            base, rest = f"queue {quoted(str(path[1]))}", path[2:]
-        elif path[:1] == ("calendars",) and len(path) > 1:
-            base, rest = f"calendar {quoted(str(path[1]))}", path[2:]
-        elif path[:1] == ("notify",) and len(path) > 1:
-            base, rest = f"target {quoted(str(path[1]))}", path[2:]
-        elif not path:
+        if not path:
             return "the file"
-        else:
-            base, rest = str(path[0]), path[1:]
+        base, rest = str(path[0]), path[1:]
+        if base in ENTRIES and rest:
+            base, rest = f"{ENTRIES[base]} {quoted(str(rest[0]))}", rest[1:]
         parts = [f"item {part + 1}" if isinstance(part, int) else part for part in reversed(rest)]
         return " of ".join([*parts, base])

@@ -121,45 +121,14 @@ def _guess_duration(text: str) -> str:
 
 def not_a_name(spot: Spot, findings: Findings) -> None:
     text = str(spot.value)
-    allowed = "only a-z, 0-9 and _"
-    if not text:
-        reason = "is empty"
-    elif text.lower() != text and re.fullmatch(NAME, text.lower()):
-        reason = "contains capital letters"
-    elif "-" in text:
-        reason = f"contains a dash; {allowed} are allowed"
-    elif not re.match("[a-z]", text.lower()):
-        reason = "does not start with a letter"
-    elif re.search("[^a-z0-9_]", text.lower()):
-        character = re.search("[^a-z0-9_]", text.lower())
-        reason = f"contains {quoted(character[0] if character else '')}; {allowed} are allowed"
-    else:
-        reason = f"has {len(text)} characters, more than 63"
-    ascii_text = (
-        unicodedata.normalize("NFKD", text.lower().replace("ß", "ss"))
-        .encode("ascii", "ignore")
-        .decode()
-    )
+    words = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss"))
+    ascii_text = words.encode("ascii", "ignore").decode()
     better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", ascii_text)).strip("_")[:63]
+    message = f"{quoted(text)} is not a valid name: a-z, then a-z, 0-9 and _, at most 63 characters"
     remedy = (
-        f'Write "{better}".'
-        if re.fullmatch(NAME, better)
-        else "Write a name such as cleanup_nightly."
+        f'Write "{better}".' if re.fullmatch(NAME, better) else "Write for example cleanup_nightly."
     )
-    if spot.path == ("namespace",):
-        kind = "namespace"
-    elif spot.path[0] == "limits" or spot.path[-1] == "limit":
-        kind = "limit name"
-    elif spot.path[0] == "queues" or spot.path[-1] == "queue":
-        kind = "queue name"
-    elif spot.path[0] == "calendars" or {"skip_on", "only_on"} & {*spot.path}:
-        kind = "calendar name"
-    elif "notify" in spot.path:
-        kind = "target name"
-    else:
-        is_job = spot.path[0] == "jobs" and (len(spot.path) == 2 or "after" in spot.path[2:])
-        kind = "job name" if is_job else "environment"
-    findings.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)
+    findings.error(spot, "YS106", message, remedy)
 
 
 def not_a_handler(spot: Spot, findings: Findings) -> None:
@@ -170,26 +139,12 @@ def not_a_handler(spot: Spot, findings: Findings) -> None:
         re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
     )
     better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
-    if "(" in text:
-        reason = "is a call; write only the path of the function"
-    elif "/" in text or text.endswith(".py") or ".py:" in text:
-        reason = "is a file path"
-    elif "." not in text and ":" not in text:
-        reason = "has no module"
-    elif "-" in text:
-        reason = "contains a dash, which Python names cannot"
-    else:
-        reason = "is not a dotted path"
+    remedy = "Write package.module.function."
     if re.fullmatch(HANDLER, better) and better != text:
-        ends_in_module = re.search(r"\.py$", re.sub(r"\(.*\)$", "", guessed_from)) is not None
-        remedy = (
-            f'Write "{better}.run", with the name of the function.'
-            if ends_in_module
-            else f'Write "{better}".'
-        )
-    else:
-        remedy = "Write package.module.function."
-    findings.error(spot, "YS301", f"{spot}: {quoted(text)} {reason}", remedy)
+        remedy = f'Write "{better}".'
+        if re.search(r"\.py(\(.*)?$", guessed_from):
+            remedy = f'Write "{better}.run", with the name of the function.'
+    findings.error(spot, "YS301", f"{spot}: {quoted(text)} is not the path of a function", remedy)
 
 
 def not_a_tag(spot: Spot, findings: Findings) -> None:

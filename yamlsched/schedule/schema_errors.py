@@ -35,38 +35,26 @@ TYPES = {
 SYNONYMS = {
     "args": "payload",
     "attempts": "max_attempts",
-    "callable": "handler",
-    "argv": "command",
     "cmd": "command",
-    "command_line": "command",
     "concurrency": "overlap",
-    "cronjobs": "jobs",
-    "disabled": "enabled",
-    "directory": "cwd",
     "depends_on": "after",
+    "disabled": "enabled",
     "environment": "environments",
-    "environment_variables": "env",
-    "exec": "command",
-    "expression": "cron",
     "follows": "after",
     "func": "handler",
     "function": "handler",
     "interval": "cron",
     "kwargs": "payload",
     "max_retries": "max_attempts",
-    "max_runtime": "timeout",
     "misfire": "catchup",
-    "module": "handler",
     "on_failure": "on_dead",
-    "program": "command",
     "params": "payload",
+    "program": "command",
     "retries": "max_attempts",
     "retry": "backoff",
     "run": "handler",
     "schedule": "cron",
-    "schedules": "jobs",
     "script": "command",
-    "shell": "command",
     "task": "handler",
     "tasks": "jobs",
     "time_limit": "timeout",
@@ -74,7 +62,6 @@ SYNONYMS = {
     "upstream": "after",
     "workdir": "cwd",
     "working_directory": "cwd",
-    "zone": "timezone",
 }
 """What other schedulers call our keys."""
 MAX_COMMAND_LINE_CHARS = 200
@@ -133,27 +120,10 @@ def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
 
 def _conversion(value: Any, expected: str, path: Path) -> str:
     """Return how to write a value of the expected type."""
-    if expected == "boolean":
-        written = value.lower() if isinstance(value, str) else ""
-        if written in ("yes", "on", "y", "true"):
-            return "Write true, without quotes."
-        return (
-            "Write false, without quotes."
-            if written in ("no", "off", "n", "false")
-            else "Write true or false."
-        )
     if expected == "string" and not isinstance(value, (dict, list)):
         return f'Put it in quotes: "{quoted(value)}"'
-    if (
-        expected in ("integer", "number")
-        and isinstance(value, str)
-        and re.fullmatch(r"[0-9]{1,9}", value)
-    ):
-        return f"Write {value}, without quotes."
-    if expected in ("integer", "number") and not isinstance(value, float):
-        return "Write a number, without quotes."
-    if expected == "integer":
-        return "Write it without a fraction."
+    if expected in ("integer", "number", "boolean"):
+        return f"Write {TYPES[expected]}, without quotes."
     if expected == "array" and path[-1] == "command":
         return _argv(str(value))
     if expected == "array":

@@ -3,62 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from os.path import basename
 
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint import Linter
 from yamlsched.schedule.load import Calls
 from yamlsched.schedule.node import Spot
-from yamlsched.text import quoted
-from yamlsched.timetable.cron import matching_days
+from yamlsched.text import join_first, quoted
 
 MIN_CROWD_JOBS = 5
 """At least this many jobs that start in the same minute are reported."""
 MAX_NAMED = 4
 MAX_TIMES_A_DAY = 24
-REFERENCE_YEAR = 2024
-"""The dates of cron expressions are compared in this leap year, whenever the file is checked."""
-EVERY_DAY = ("*", "*", "*")
 
 
 def crowded_minutes(linter: Linter) -> None:
-    """Report minutes in which many jobs start. Jobs that start every few minutes are
-    not counted.
+    """Report minutes in which many jobs start on the same dates. Jobs that start every few minutes
+    are not counted.
     """
-    by_minute: dict[tuple[str, int], list[Job]] = defaultdict(list)
+    by_start: dict[tuple[str, tuple[str, str, str], int], list[Job]] = defaultdict(list)
     for job in linter.loaded.jobs.values():
-        if (
-            job.cron is not None
-            and not job.after
-            and job.enabled
-            and not job.spread
-            and len(job.cron.times) <= MAX_TIMES_A_DAY
-        ):
-            for expression in job.cron.expressions:
+        if job.cron is None or job.after or job.spread or not job.enabled:
+            continue
+        for expression in job.cron.expressions:
+            if len(job.cron.times) <= MAX_TIMES_A_DAY:
                 for minute in expression.times:
-                    by_minute[job.timezone, minute].append(replace(job, cron=expression))
+                    by_start[job.timezone, expression.date_fields, minute].append(job)
     seen: set[tuple[str, ...]] = set()
-    for (timezone, minute), jobs in sorted(by_minute.items()):
-        together = _on_busiest_date(jobs) if len(jobs) >= MIN_CROWD_JOBS else []
-        names = tuple(job.name for job in together)
-        if len(together) < MIN_CROWD_JOBS or names in seen:
+    for (timezone, _, minute), jobs in sorted(by_start.items()):
+        names = tuple(job.name for job in jobs)
+        if len(names) < MIN_CROWD_JOBS or names in seen:
             continue
         seen.add(names)
-        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-        others = ", ".join(names[1:MAX_NAMED]) + more
-        is_daily = all(
-            job.cron is not None and job.cron.date_fields == EVERY_DAY for job in together
+        message = (
+            f"{len(names)} jobs start at {minute // 60:02d}:{minute % 60:02d} {timezone}, also"
+            f" {join_first(names[1:], MAX_NAMED - 1)}"
         )
-        when = (
-            f"{minute // 60:02d}:{minute % 60:02d} {timezone}{'' if is_daily else ' on some days'}"
-        )
-        message = f"{len(names)} jobs start at {when}, also {others}"
-        linter.warn_about_cron(
-            "YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes."
-        )
+        remedy = "Add spread: 10m to them, or choose other minutes."
+        linter.warn_about_cron("YS405", jobs[0], None, message, remedy)
 
 
 def ending_calendars(linter: Linter) -> None:
@@ -80,20 +64,6 @@ def ending_calendars(linter: Linter) -> None:
             linter.findings.warning(
                 spot, "YS433", what, "Add the dates that follow, and a later until."
             )
-
-
-def _on_busiest_date(jobs: list[Job]) -> list[Job]:
-    """Return the jobs that fire on the first date of the year on which most of them do."""
-    fields = {job.name: job.cron.date_fields for job in jobs if job.cron is not None}
-    on_date: Counter[tuple[int, int]] = Counter()
-    for date_fields, count in Counter(fields.values()).items():
-        for month in range(1, 13):
-            for day in matching_days(date_fields, REFERENCE_YEAR, month):
-                on_date[month, day] += count
-    if not on_date:
-        return []
-    month, day = min(on_date, key=lambda date: (-on_date[date], date))
-    return [job for job in jobs if day in matching_days(fields[job.name], REFERENCE_YEAR, month)]
 
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"}

@@ -179,20 +179,6 @@ def backoff(linter: Linter, job: Job) -> None:
         for key in ("delay", "max_delay"):
             if key in spot.value:
                 add(key, f"{key} has no effect with the policy steps", "Remove it.")
-        # a job may make fewer attempts than the delays in defaults provide for
-        attempts = linter.loaded.spot(job.name, "max_attempts")
-        has_own_attempts = attempts.path == ("jobs", job.name, "max_attempts")
-        is_of_one_place = spot.path[0] != "defaults" or not has_own_attempts
-        if len(backoff.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
-            message = (
-                f"{job.max_attempts} attempts use {job.max_attempts - 1} of the"
-                f" {len(backoff.delays)} delays"
-            )
-            add(
-                "delays",
-                message,
-                f"Write max_attempts: {len(backoff.delays) + 1}, or fewer delays.",
-            )
     elif backoff.max_delay < backoff.delay:
         delay = durations.show(backoff.delay)
         message = f"the delay {delay} is limited to max_delay {durations.show(backoff.max_delay)}"
