@@ -301,24 +301,17 @@ group by d.namespace, c.calendar ->> 'name', t.today
 order by min(c.calendar ->> 'until'), c.calendar ->> 'name';
 
 -- name: unsent
--- Targets of notifications that sends fail for, to which no host has sent what has been due for ten
--- minutes, or that a sync has restored.
-select t.namespace, format('notifications to target "%%s" ', t.name) || p.what as what
+-- Targets of notifications that sends fail for, or to which no host has sent what has been due for
+-- ten minutes.
+select t.namespace, format('notifications to target "%%s" ', t.name) || case
+           when t.failing_since is not null then format(
+               'have failed since %%s: %%s',
+               to_char(t.failing_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), t.error)
+           else format('wait for a host with the variable %%s and yamlsched[notify]', t.url_env)
+       end as what
 from yamlsched.notify_targets t
-cross join lateral (
-    select format('have failed since %%s: %%s',
-                  to_char(t.failing_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
-                  t.error) as what
-    where t.failing_since is not null
-    union all
-    select format('wait for a host with the variable %%s and yamlsched[notify]', t.url_env)
-    where t.failing_since is null and exists (
-        select from yamlsched.notifications n
-        where n.namespace = t.namespace and n.target = t.name
-          and n.due_at < clock_timestamp() - interval '10 minutes')
-    union all
-    select format('were not set up as schedules.yaml says, until %%s',
-                  to_char(t.restored_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
-    where t.restored_at > clock_timestamp() - interval '1 day') p
-where t.namespace = any (%(namespaces)s)
+where t.namespace = any (%(namespaces)s) and (t.failing_since is not null or exists (
+    select from yamlsched.notifications n
+    where n.namespace = t.namespace and n.target = t.name
+      and n.due_at < clock_timestamp() - interval '10 minutes'))
 order by t.name;

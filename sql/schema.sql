@@ -587,8 +587,6 @@ create table yamlsched.notify_targets (
     -- for messages of status: senders read the variable's name from the file
     url_env       text not null,
     events        text[] not null,
-    -- when a sync found that this row differs from the file in use
-    restored_at   timestamptz,
     -- a minute after the latest message, later after a failure
     next_at       timestamptz not null default '-infinity',
     failing_since timestamptz,         -- when the first send failed since one that did not
@@ -614,11 +612,11 @@ create table yamlsched.notifications (
     dead_at       timestamptz,
     dead_runs     integer not null default 0,  -- that have died since the trouble started
     told_runs     integer not null default 0,  -- of these, those that a message has reported
-    late_since    timestamptz,         -- null: the job is not late
+    -- since when the job is late, or the problem is there; null: it is not
+    found_since   timestamptz,
     what          text,                -- the problem
     -- when the trouble started, across recoveries that were not sent
     since         timestamptz not null,
-    active_at     timestamptz not null,  -- when there was trouble last
     -- when it has recovered, or the problem was gone; null: it has not
     ended_at      timestamptz,
     recovered_at  timestamptz,         -- the same, and kept when the trouble is back
@@ -2083,63 +2081,44 @@ as $$
           limit 10000) e
 $$;
 
--- When the end of trouble is sent: at once, but what recovers for the second time within an hour
--- first has to be well for an hour. Null: never, because the trouble was not sent.
-create function yamlsched.end_due_at(told text[], recovered_at timestamptz,
-    now timestamptz) returns timestamptz
-    language sql immutable set search_path = pg_catalog, pg_temp
-as $$
-    select case when told = '{}' then null when recovered_at > now - interval '1 hour'
-           then now + interval '1 hour' else now end
-$$;
-
--- Note what has happened to jobs (dead, failing, late), or problems, for the targets that have the
--- event. What is late or a problem is noted each minute, and is news only once. What happens to a
--- job while it is paused or disabled is due when it is not any more. After a recovery that was
+-- Note trouble of jobs, or problems, for their targets: with what is new about them, or that they
+-- are still late or there. When it is sent is for `settle_notes` to say. After a recovery that was
 -- sent, or trouble that was never sent, everything starts over.
-create function yamlsched.note(of_namespace text, event text, subjects jsonb,
-    now timestamptz) returns void
+create function yamlsched.note(of_namespace text, subjects jsonb, now timestamptz) returns void
     language sql set search_path = pg_catalog, pg_temp
 as $$
     update yamlsched.notifications n
-    set slot = null, run_id = null, dead_at = null, dead_runs = 0, told_runs = 0, late_since = null,
-        since = now, quiet_until = null, pause = '1 hour'
+    set slot = null, run_id = null, dead_at = null, dead_runs = 0, told_runs = 0,
+        found_since = null, since = now, pause = '1 hour'
     from (select o.target, o.subject
           from jsonb_populate_recordset(null::yamlsched.notifications, subjects) s
-          join yamlsched.notifications o on o.definition_id = s.definition_id
-              or o.subject = s.subject
+          join yamlsched.notifications o on o.subject = s.subject
           where o.namespace = of_namespace and o.ended_at is not null and o.told = '{}'
           order by o.target, o.subject for update of o) o
     where n.namespace = of_namespace and (n.target, n.subject) = (o.target, o.subject);
 
     insert into yamlsched.notifications as n
-        (namespace, target, subject, definition_id, slot, run_id, dead_at, dead_runs, late_since,
-            what,
-         since, active_at, due_at)
-    select of_namespace, t.name, coalesce(d.job_type, s.subject), d.id, s.slot, s.run_id, s.dead_at,
-           coalesce(s.dead_runs, 0), s.late_since, s.what,
-           now, now, case when d.id is null or not yamlsched.is_closed(d, now) then now end
+        (namespace, target, subject, definition_id, slot, run_id, dead_at, dead_runs, found_since,
+         what, since, due_at)
+    select of_namespace, t.name, s.subject, d.id, s.slot, s.run_id, s.dead_at,
+           coalesce(s.dead_runs, 0), s.found_since, s.what, now, now
     from jsonb_populate_recordset(null::yamlsched.notifications, subjects) s
     left join yamlsched.job_definitions d on d.id = s.definition_id
     join yamlsched.notify_targets t
-      on t.namespace = of_namespace and event = any (t.events)
-         and (d.id is null or t.name = any (d.notify) and d.retired_at is null)
+      on t.namespace = of_namespace
+         and case when d.id is null then 'problem' = any (t.events)
+                  else t.name = any (d.notify) and d.retired_at is null end
     order by 2, 3
     on conflict (namespace, target, subject) do update
     set slot = greatest(n.slot, excluded.slot), run_id = coalesce(excluded.run_id, n.run_id),
-        what = excluded.what, dead_at = coalesce(excluded.dead_at, n.dead_at),
+        dead_at = coalesce(excluded.dead_at, n.dead_at),
         dead_runs = n.dead_runs + excluded.dead_runs,
-        late_since = coalesce(n.late_since, excluded.late_since), active_at = now, ended_at = null,
-        due_at = least(case when n.ended_at is null and n.due_at > now - interval '1 day'
-            then n.due_at end,
-                       case when event = any (n.told) then greatest(now, n.quiet_until)
-                            else excluded.due_at end)
-    where case event when 'problem' then n.ended_at is not null
-                     when 'late' then n.ended_at is not null or n.late_since is null
-                     else true end
+        found_since = coalesce(n.found_since, excluded.found_since), what = excluded.what,
+        ended_at = null,
+        due_at = least(case when n.due_at > now - interval '1 day' then n.due_at end, now)
 $$;
 
--- What is so now of a job, of the events that a target has.
+-- What is so now of a job or a problem, of the events that a target has.
 create function yamlsched.events_now(n yamlsched.notifications, events text[],
     now timestamptz) returns text[]
     language sql stable set search_path = pg_catalog, pg_temp
@@ -2150,7 +2129,9 @@ as $$
               when 'dead' then n.dead_runs > n.told_runs
                   or yamlsched.is_still_dead(n.run_id, n.dead_at, now)
               when 'failing' then yamlsched.failing_run(n.definition_id) is not null
-              when 'late' then n.late_since is not null else false end)
+              when 'late' then n.found_since is not null and n.definition_id is not null
+              when 'problem' then n.found_since is not null and n.definition_id is null
+              else false end)
 $$;
 
 -- Note that runs, which this transaction has ended or which it retries, are dead or fail again and
@@ -2158,27 +2139,26 @@ $$;
 create function yamlsched.note_runs(of_namespace text, runs bigint[], now timestamptz) returns void
     language sql set search_path = pg_catalog, pg_temp
 as $$
-    select yamlsched.note(of_namespace, e.event, e.jobs, now)
-    from (select j.event, jsonb_agg(to_jsonb(j)) as jobs
-          from (select case when r.dead_at is null then 'failing' else 'dead' end as event,
-                       r.definition_id, max(r.scheduled_for) as slot, max(r.dead_at) as dead_at,
-                       count(r.dead_at) as dead_runs,
-                       (array_agg(r.id order by r.dead_at desc, r.id desc)
-                            filter (where r.dead_at is not null))[1] as run_id
-                from yamlsched.job_runs r
-                join yamlsched.job_definitions d on d.id = r.definition_id and d.notify <> '{}'
-                where r.id = any (runs) and (r.dead_at is not null or yamlsched.is_failing(r))
-                group by 1, 2) j
-          group by j.event) e
+    select yamlsched.note(of_namespace, jsonb_agg(to_jsonb(j)), now)
+    from (select r.job_type as subject, r.definition_id, max(r.scheduled_for) as slot,
+                 max(r.dead_at) as dead_at, count(r.dead_at) as dead_runs,
+                 (array_agg(r.id order by r.dead_at desc, r.id desc)
+                      filter (where r.dead_at is not null))[1] as run_id
+          from yamlsched.job_runs r
+          join yamlsched.job_definitions d on d.id = r.definition_id and d.notify <> '{}'
+          where r.id = any (runs) and (r.dead_at is not null or yamlsched.is_failing(r))
+          group by r.job_type, r.definition_id) j
+    having count(*) > 0
 $$;
 
 -- The jobs that are late, as `note` takes them. A slot that was skipped is not if a later one, or a
 -- backfill of it, has succeeded.
-create function yamlsched.late_jobs_json(of_namespace text) returns jsonb
+create function yamlsched.late_notes(of_namespace text) returns jsonb
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_agg(jsonb_build_object('definition_id', q.definition_id,
-               'late_since', q.late_since, 'slot', q.late_slot))
+    select coalesce(jsonb_agg(jsonb_build_object(
+               'subject', q.job_type, 'definition_id', q.definition_id,
+               'found_since', q.late_since, 'slot', q.late_slot)), '[]')
     from yamlsched.job_queues q
     join yamlsched.job_definitions d on d.id = q.definition_id and d.notify <> '{}'
     where q.namespace = of_namespace and q.late_since is not null
@@ -2186,56 +2166,46 @@ as $$
                and yamlsched.has_succeeded(d.id, q.late_slot, q.late_slot))
 $$;
 
--- Bring the rows of a namespace up to date: what is late, what has recovered, what need not be sent
--- any more. A job has recovered when its slot or a later one has succeeded and it is neither late
--- nor failing, whichever events a target has.
-create function yamlsched.settle_notes(of_namespace text, now timestamptz) returns void
+-- Say what is to be sent when. A job has recovered when its slot or a later one has succeeded and
+-- it is neither late nor failing, whichever events a target has. What recovers for the second time
+-- within an hour first has to be well for an hour. `problems`: those that there are; null: unknown.
+create function yamlsched.settle_notes(of_namespace text, problems jsonb, now timestamptz)
+    returns void
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    late jsonb := yamlsched.late_jobs_json(of_namespace);
-    late_ids bigint[] := array(select (l ->> 'definition_id')::bigint
-        from jsonb_array_elements(late) l);
+    found jsonb := yamlsched.late_notes(of_namespace) || coalesce(problems, '[]');
 begin
     perform from yamlsched.notifications n where n.namespace = of_namespace
     order by n.target, n.subject for update;
-    perform yamlsched.note(of_namespace, 'late', late, now);
-    update yamlsched.notifications n set late_since = null
-    where n.namespace = of_namespace and n.late_since is not null
-      and n.definition_id <> all (late_ids);
-    delete from yamlsched.notifications n
-    using yamlsched.notify_targets t
-    where n.namespace = of_namespace and (t.namespace, t.name) = (n.namespace, n.target) and (
-        n.due_at < now - interval '1 day'
-        or n.active_at < now - interval '1 day' and (n.ended_at is not null or n.told = '{}'
-            or n.slot is null)
-        or n.definition_id is null and 'problem' <> all (t.events)
-        or exists (select from yamlsched.job_definitions d
-                   where d.id = n.definition_id
-                     and (d.retired_at is not null or n.target <> all (d.notify)
-                          or n.told <> '{}' and yamlsched.is_closed(d, now))));
+    perform yamlsched.note(of_namespace, found, now);
+    update yamlsched.notifications n set found_since = null
+    where n.namespace = of_namespace and n.found_since is not null
+      and (n.definition_id is not null or problems is not null)
+      and n.subject <> all (array(select f ->> 'subject' from jsonb_array_elements(found) f));
     with state as (
         select n.target, n.subject, yamlsched.events_now(n, t.events, now) as events,
-               yamlsched.is_closed(d, now) as is_closed,
-               yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))
-                   and n.slot is not null
-               and d.id <> all (late_ids) and yamlsched.failing_run(d.id) is null as is_well
+               d.id is not null and yamlsched.is_closed(d, now) as is_closed,
+               n.found_since is null and (d.id is null or (
+                   n.slot is not null and yamlsched.failing_run(d.id) is null
+                   and yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))))
+                   as is_well
         from yamlsched.notifications n
         join yamlsched.notify_targets t on (t.namespace, t.name) = (n.namespace, n.target)
-        join yamlsched.job_definitions d on d.id = n.definition_id
+        left join yamlsched.job_definitions d on d.id = n.definition_id
         where n.namespace = of_namespace and (n.ended_at is null or n.told <> '{}')
     )
     update yamlsched.notifications n
-    set active_at = case when s.events <> '{}' and not s.is_well then now else n.active_at end,
-        ended_at = case when s.is_well then coalesce(n.ended_at, now) end,
+    set ended_at = case when s.is_well then coalesce(n.ended_at, now) end,
         recovered_at = case when s.is_well and n.ended_at is null then now else n.recovered_at end,
-        due_at = case when s.is_well and n.ended_at is null
-            then yamlsched.end_due_at(n.told, n.recovered_at, now)
-                      when s.is_well then n.due_at
-                      when s.is_closed or s.events = '{}' then null
-                      else least(case when n.ended_at is null then n.due_at end,
-                                 case when s.events <@ n.told then greatest(now, n.quiet_until)
-                                     else now end) end
+        due_at = case when s.is_well and n.told = '{}' or s.is_closed then null
+                      when s.is_well and n.ended_at is not null then coalesce(n.due_at, now)
+                      when s.is_well and n.recovered_at > now - interval '1 hour'
+                          then now + interval '1 hour'
+                      when s.is_well then now
+                      when s.events = '{}' then null
+                      when s.events <@ n.told and n.quiet_until > now then n.quiet_until
+                      else least(n.due_at, now) end
     from state s
     where n.namespace = of_namespace and (n.target, n.subject) = (s.target, s.subject);
     -- For a target without the event the trouble ends when it would be sent.
@@ -2244,7 +2214,26 @@ begin
     where n.namespace = of_namespace and n.ended_at is not null and n.due_at <= now
       and n.definition_id is not null
       and (t.namespace, t.name) = (n.namespace, n.target) and 'recovered' <> all (t.events);
+    perform yamlsched.forget_notes(of_namespace, now);
 end
+$$;
+
+-- Delete what could not be sent for a day, what ended an hour ago, and trouble that is over without
+-- a message: of a job that is closed or has left, or of enqueued runs.
+create function yamlsched.forget_notes(of_namespace text, now timestamptz) returns void
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    delete from yamlsched.notifications n
+    using yamlsched.notify_targets t
+    where n.namespace = of_namespace and (t.namespace, t.name) = (n.namespace, n.target) and (
+        n.due_at < now - interval '1 day'
+        or n.ended_at is not null and n.told = '{}' and n.recovered_at < now - interval '1 hour'
+        or n.definition_id is null and 'problem' <> all (t.events)
+        or exists (select from yamlsched.job_definitions d
+                   where d.id = n.definition_id
+                     and (d.retired_at is not null or n.target <> all (d.notify)
+                          or case when yamlsched.is_closed(d, now) then n.told <> '{}'
+                                  else n.slot is null and n.due_at is null end)))
 $$;
 
 -- The names of the targets to which a message is due; null: there are no targets.

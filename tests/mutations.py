@@ -158,13 +158,13 @@ GUARDS = [
     *(
         ("sql/schema.sql", pattern, new)
         for pattern, new in (
-            (r"(?<=and )event = any \(t\.events\)", "true"),
-            (r"(?<=or )t\.name = any \(d\.notify\)", "true"),
-            (r"d\.id is null or not yamlsched\.is_closed\(d, now\)(?= then now end)", "true"),
+            (r"(?<=then )'problem' = any \(t\.events\)", "true"),
+            (r"(?<=else )t\.name = any \(d\.notify\)", "true"),
             (r"greatest\(n\.slot, excluded\.slot\)", "excluded.slot"),
             (r"n\.dead_runs \+ excluded\.dead_runs", "excluded.dead_runs"),
-            (r"(?<=active_at = now, )ended_at = null", "ended_at = n.ended_at"),
-            (r"greatest\(now, n\.quiet_until\)", "now"),
+            (r"ended_at = null(?=,\n        due_at)", "ended_at = n.ended_at"),
+            (r"s\.events <@ n\.told and n\.quiet_until > now", "false"),
+            (r"n\.told = '\{\}' or s\.is_closed", "s.is_closed"),
         )
     ),
     ("yamlsched/act/notes.py", r"(?<=if )problem\.kind in KINDS", "True"),

@@ -492,14 +492,14 @@ WORKER_TABLES = {
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 READING = """
-arguments_fault due_work end_due_at enqueue_fault events_now expected_until failing_run gates_of has_succeeded is_closed
-is_failing is_still_dead is_worker job_to_enqueue late late_jobs_json limit_line limit_value messages_due owed_slot
+arguments_fault due_work enqueue_fault events_now expected_until failing_run gates_of has_succeeded is_closed
+is_failing is_still_dead is_worker job_to_enqueue late late_notes limit_line limit_value messages_due owed_slot
 queue_levels queue_load_of queue_loads refuse_keys report_file rooms serve unclaimed unfinished_slot upstream
 upstream_results valid_trace_context waited_for waits_elsewhere waits_for
 """
 WRITING = """
-block block_closed claim_gated continue_edits enqueue enqueue_many grant_permits leave_gates lock_gates make_gates
-move_runs note note_runs offer promote put_definitions put_place release remove_values repair settle_notes sweep
+block block_closed claim_gated continue_edits enqueue enqueue_many forget_notes grant_permits leave_gates lock_gates
+make_gates move_runs note note_runs offer promote put_definitions put_place release remove_values repair settle_notes sweep
 """
 
 

@@ -18,9 +18,8 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 SLOT = datetime(2026, 1, 14, 2, tzinfo=UTC)
 NOTE_TIMES = (
     "dead_at",
-    "late_since",
+    "found_since",
     "since",
-    "active_at",
     "ended_at",
     "recovered_at",
     "quiet_until",
@@ -101,16 +100,7 @@ class Story:
     def later(self, span: timedelta) -> None:
         """Let time pass: everything was earlier."""
         changes = {
-            "notifications": (
-                "dead_at",
-                "late_since",
-                "since",
-                "active_at",
-                "ended_at",
-                "recovered_at",
-                "quiet_until",
-                "due_at",
-            ),
+            "notifications": NOTE_TIMES,
             "notify_targets": ("next_at", "failing_since"),
             "job_runs": (
                 "finished_at",

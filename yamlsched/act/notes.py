@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from yamlsched.ask import attention, health
 from yamlsched.db.query import load
@@ -29,20 +30,18 @@ def settle(
     due.
     """
     sql = load("notify")
-    parameters: dict[str, Any] = {"namespace": namespace, "now": now}
-    connection.execute(sql["settle"], parameters)
     thresholds = attention.Thresholds()
-    subjects: dict[str, str] = {}
+    noted: dict[str, str] = {}
     for problem in attention.problems(
         health.read(connection, namespace, thresholds.within, []), thresholds
     ):
         if problem.kind in KINDS:
             subject = f"{problem.kind}:{problem.job_type or ''}"  # no job has such a name
-            subjects.setdefault(
-                subject, f"{problem.what[:MAX_CHARS]}; {problem.remedy[:MAX_CHARS]}"
-            )
-    parameters |= {"subjects": list(subjects), "whats": list(subjects.values())}
-    for statement in ("end_problems", "note_problems"):
-        connection.execute(sql[statement], parameters)
+            noted.setdefault(subject, f"{problem.what[:MAX_CHARS]}; {problem.remedy[:MAX_CHARS]}")
+    problems = [
+        {"subject": subject, "what": what, "found_since": "now"} for subject, what in noted.items()
+    ]
+    parameters = {"namespace": namespace, "problems": Jsonb(problems), "now": now}
+    connection.execute(sql["settle"], parameters)
     row: Any = connection.execute(sql["due"], parameters).fetchone()
     return list(row.targets or ())

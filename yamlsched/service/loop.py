@@ -296,7 +296,7 @@ class SyncTask:
         if upkeeps and not housekeep(self.dsn, str(result.namespace), snapshot, schedule):
             result.has_findings = True
         if upkeeps:
-            result.add_findings(*notify(self.dsn, schedule, snapshot, result, sends=False))
+            notify(self.dsn, schedule, snapshot, result, sends=False)
         return SyncUpdate(
             snapshot.now,
             result.messages,

@@ -19,12 +19,10 @@ from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
 from yamlsched.schedule.file import absolute
 from yamlsched.schedule.job import NotifyTarget
 from yamlsched.schedule.load import load
-from yamlsched.sync import definitions
 from yamlsched.sync.apply import inspect_file
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import sync
 from yamlsched.sync.hosts import Snapshot, current, namespace_of_refused, needs_sync, poll
-from yamlsched.sync.in_use import Verdict
 from yamlsched.worker.attempt import WorkerLimits
 
 MAX_HOUSEKEEPING_SECONDS = 5.0
@@ -179,30 +177,27 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
 
 def notify(
     dsn: str, schedule: ScheduleFile, snapshot: Snapshot, synced: SyncResult, sends: bool = True
-) -> list[str]:
+) -> None:
     """Bring up to date what is to be sent to targets of notifications, and send it where this host
     can; nothing if neither the file nor the database has targets.
 
-    Where to send, and what, is what this host's file says. Return messages about targets that were
-    not stored as such.
+    Where to send is what this host's file says.
     """
     if snapshot.messages_due is None and b"notify" not in schedule.data:
-        return []
-    namespace, messages = str(synced.namespace), list[str]()
-    targets = file_targets(schedule, synced)
+        return
+    namespace = str(synced.namespace)
     try:
         with db.connect(dsn, HOUSEKEEPING_SESSION) as connection:
-            messages = restore_targets(connection, schedule, synced, targets)
             due = notes.settle(connection, namespace)
     except (psycopg.Error, YamlschedError) as error:
         log.warning("notify.failed", error=failure(error))
-        return messages
+        return
+    targets = file_targets(schedule, synced)
     variables = {
         name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)
     }
     if sends and not variables.keys().isdisjoint(due):
         plugin_manager.answers("messages_due", dsn=dsn, namespace=namespace, variables=variables)
-    return messages
 
 
 def file_targets(schedule: ScheduleFile, synced: SyncResult) -> Mapping[str, NotifyTarget]:
@@ -210,29 +205,6 @@ def file_targets(schedule: ScheduleFile, synced: SyncResult) -> Mapping[str, Not
     if synced.jobs:
         return dict(next(iter(synced.jobs.values())).targets)
     return load(schedule.data, schedule.path, schedule.environment or None).notify
-
-
-def restore_targets(
-    connection: Connection[Any],
-    schedule: ScheduleFile,
-    synced: SyncResult,
-    targets: Mapping[str, NotifyTarget],
-) -> list[str]:
-    """Restore targets that are not stored as the file says, if it is the one in use; return what to
-    report.
-    """
-    if synced.verdict is not Verdict.CURRENT:
-        return []
-    names = definitions.restore_targets(
-        connection, str(synced.namespace), targets, schedule.version
-    )
-    if not names:
-        return []
-    log.warning("targets.restored", targets=",".join(names))
-    return [
-        f"the stored targets of notifications differed from {schedule.path} and are restored:"
-        f" {', '.join(names)}"
-    ]
 
 
 def failure(error: Exception) -> str:

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from yamlsched import db
 from yamlsched.ask.runs import namespaces
-from yamlsched.service.steps import Target, file_targets, restore_targets
+from yamlsched.service.steps import Target
 from yamlsched.sync import flow
 from yamlsched.sync.files import SyncResult
-from yamlsched.sync.in_use import Verdict
 from yamlsched.text import join_first
 
 
@@ -28,8 +27,4 @@ def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncRe
             confirm(
                 f'create namespace "{schedule.namespace_override}" beside {join_first(known, 5)}'
             )
-        result = flow.sync(connection, schedule)
-        if result.verdict is Verdict.CURRENT:
-            targets = file_targets(schedule, result)
-            result.add_findings(*restore_targets(connection, schedule, result, targets))
-        return result
+        return flow.sync(connection, schedule)

@@ -80,7 +80,6 @@ def _tick(
                     run_worker(worker, target, result)
         result.has_findings |= synced.has_findings
         is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
-        if is_due and (messages := notify(dsn, schedule, snapshot, synced)):
-            on_messages(messages)
-            result.has_findings = True
+        if is_due:
+            notify(dsn, schedule, snapshot, synced)
         result.has_findings |= not housekeep(dsn, namespace, snapshot, schedule)

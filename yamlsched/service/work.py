@@ -41,7 +41,5 @@ def work(
             connection, dsn, namespace, claims, schedule, options, registration=registration
         )
         run_worker(worker, target, result, *tasks)
-        if messages := notify(dsn, schedule, snapshot, state):
-            on_messages(messages)
-            result.has_findings = True
+        notify(dsn, schedule, snapshot, state)
     return result

@@ -13,10 +13,6 @@ from psycopg.types.json import Jsonb
 
 from yamlsched.db.query import execute, fetch_column, load
 from yamlsched.schedule.job import DEFAULT_ROW, Job, NotifyTarget, to_row
-from yamlsched.sync import hosts
-from yamlsched.sync.in_use import FileVersion
-
-RESTORE_LOCK_TIMEOUT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,49 +137,16 @@ def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
 
 
 def put_targets(
-    connection: Connection[Any],
-    namespace: str,
-    targets: Mapping[str, NotifyTarget],
-    restores: bool = False,
-) -> list[str]:
-    """Write the targets of notifications that the file has; return the names of those that
-    differed.
-
-    ``restores``: the file has not changed, so a target that differs was changed by somebody else.
-    """
+    connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget]
+) -> None:
+    """Write the targets of notifications that the file has."""
     parameters = {
         "namespace": namespace,
         "names": list(targets),
         "url_envs": [target.url_env for target in targets.values()],
         "events": [",".join(target.events) for target in targets.values()],
-        "restores": restores,
     }
-    return fetch_column(connection, load("notify")["put_targets"], parameters)
-
-
-def restore_targets(
-    connection: Connection[Any],
-    namespace: str,
-    targets: Mapping[str, NotifyTarget],
-    version: FileVersion,
-) -> list[str]:
-    """Write the targets of the file in use where they differ; return the names of those."""
-    stored = execute(connection, "notify.targets", namespace=namespace).fetchall()
-    expected = {name: (target.url_env, sorted(target.events)) for name, target in targets.items()}
-    if {row.name: (row.url_env, sorted(row.events)) for row in stored} == expected:
-        return []
-    with connection.transaction():
-        hosts.lock_namespace(connection, namespace, RESTORE_LOCK_TIMEOUT_SECONDS)
-        in_use = execute(
-            connection,
-            "notify.is_in_use",
-            namespace=namespace,
-            hash=version.hash,
-            environment=version.environment,
-        )
-        if in_use.fetchone() is None:
-            return []  # another file was applied meanwhile
-        return put_targets(connection, namespace, targets, restores=True)
+    connection.execute(load("notify")["put_targets"], parameters)
 
 
 def cancel_retired(

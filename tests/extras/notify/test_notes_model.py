@@ -55,13 +55,12 @@ class State:
     ended_at: int | None = None
     recovered_at: int | None = None
     tells_end_at: int = 0
-    trouble_at: int = 0
 
     def start(self, now: int) -> None:
         if self.ended_at is not None and not self.told:
             recovered_at = self.recovered_at
             self.__dict__.update(State(recovered_at=recovered_at).__dict__)
-        self.trouble_at, self.ended_at = now, None
+        self.ended_at = None
 
     def end(self, now: int) -> None:
         has_recovered_before = self.recovered_at is not None and now - self.recovered_at < 60
@@ -96,7 +95,7 @@ class Model:
         self.last_word: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def die(self, job: Job) -> None:
-        for target in self.with_event("dead"):
+        for target in TARGETS:
             state = job.states.setdefault(target, State())
             state.start(self.now)
             state.dead_runs += 1
@@ -104,13 +103,10 @@ class Model:
             state.slot = max(state.slot, job.slot)
 
     def fail(self, job: Job) -> None:
-        for target in self.with_event("failing"):
+        for target in TARGETS:
             state = job.states.setdefault(target, State())
             state.start(self.now)
             state.slot = max(state.slot, job.slot)
-
-    def with_event(self, event: str) -> list[str]:
-        return [target for target, events in TARGETS.items() if event in events]
 
     def messages(self) -> set[Told]:
         """Return what is sent now, and remember that it was."""
@@ -132,7 +128,7 @@ class Model:
 
     def _settle(self, job: Job, target: str) -> None:
         is_late = job.run == "late" and not job.away
-        if is_late and "late" in TARGETS[target]:
+        if is_late:
             state = job.states.setdefault(target, State())
             if not state.is_late or state.ended_at is not None:
                 state.start(self.now)
@@ -140,9 +136,8 @@ class Model:
         if (state := job.states.get(target)) is None:
             return
         state.is_late &= is_late
-        is_old = self.now - state.trouble_at >= DAY_MINUTES
-        is_left = is_old and (state.ended_at is not None or not state.told or not job.has_slots)
-        if is_left or (job.away and state.told):
+        is_over = not job.has_slots and not self._events(job, state, target)
+        if (is_over and not job.away) or (job.away and state.told):
             del job.states[target]
             return
         if state.ended_at is not None and not state.told:
@@ -152,8 +147,6 @@ class Model:
             state.end(self.now)
         elif not is_well:
             state.ended_at = None
-            if self._events(job, state, target):
-                state.trouble_at = self.now
         if (
             state.ended_at is not None
             and self.now >= state.tells_end_at

@@ -115,7 +115,6 @@ def test_a_target_that_left_the_file_is_deleted_in_its_own_namespace_only(
         "names": ["kept", "same"],
         "url_envs": ["B_URL", "A_URL"],
         "events": ["dead,late", ",".join(EVENTS)],
-        "restores": False,
     }
 
     db.execute(load("notify")["put_targets"], targets)

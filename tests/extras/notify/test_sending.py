@@ -17,7 +17,6 @@ from aiosmtpd.controller import Controller
 
 from support.monitoring import Service, service
 from support.project import Process, Project, a_project, until
-from yamlsched.db.query import load
 from yamlsched.extras.notify import sending
 
 pytestmark = pytest.mark.story
@@ -398,40 +397,6 @@ def test_a_message_goes_where_the_file_says_and_not_where_the_database_does(
     assert [
         row.url_env for row in project.db.execute("select url_env from yamlsched.notify_targets")
     ] == ["OPS_URL"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "delete from yamlsched.notify_targets",
-        "update yamlsched.notify_targets set events = '{problem}'",
-        "update yamlsched.notify_targets set url_env = 'STRANGE_URL'",
-    ],
-)
-@pytest.mark.parametrize("command", ["tick", "sync"])
-def test_targets_that_differ_from_an_unchanged_file_are_restored_and_are_a_problem(
-    project: Project, change: str, command: str
-) -> None:
-    project.sync(nothing={})
-    project.db.execute(change.encode())
-    # else an idle tick does it in 5 min
-    project.db.execute("update yamlsched.namespaces set housekept_at = null")
-
-    ended = start(project, command)
-
-    assert ended.wait() == 1, ended.text
-    assert "the stored targets of notifications differed from" in ended.text
-    [target] = project.db.execute(
-        "select name, url_env, events from yamlsched.notify_targets"
-    ).fetchall()
-    assert tuple(target) == ("ops", "OPS_URL", ["dead", "late", "failing", "recovered", "problem"])
-    assert project.start("status", "--check").wait() == 1
-    [problem] = project.db.execute(load("health")["unsent"], {"namespaces": ["default"]}).fetchall()
-    assert problem.what.startswith(
-        'notifications to target "ops" were not set up as schedules.yaml says, until 20'
-    )
-    again = start(project, command)
-    assert again.wait() == 0, again.text
 
 
 def test_two_workers_that_see_the_same_death_send_one_message(

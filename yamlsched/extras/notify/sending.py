@@ -120,7 +120,12 @@ def send_due(
     deadline = time.monotonic() + seconds - SECONDS_TO_WRITE
     sql = load("notify")
     with db.connect(dsn, SETTINGS) as connection:
-        parameters = {"namespace": namespace, "targets": list(variables), "now": None}
+        parameters = {
+            "namespace": namespace,
+            "targets": list(variables),
+            "problems": None,
+            "now": None,
+        }
         connection.execute(sql["settle"], parameters)
         messages = _messages(
             connection, namespace, variables, fetch(connection, Note, sql["take"], parameters)
@@ -169,11 +174,10 @@ def _write(
         log.info("notify.sent", target=message.target, subjects=len(notes))
         told = {
             "subjects": [note.subject for note in notes],
-            "is_over": [note.ended_at is not None for note in notes],
             "since": [note.since for note in notes],
             "dead_runs": [note.dead_runs for note in notes],
-            "pauses": [note.pause for note in notes],
-            "events": [",".join(note.events or [str(note.kind)]) for note in notes],
+            "pauses": [None if note.is_problem else note.pause for note in notes],
+            "events": [None if note.ended_at else ",".join(note.events) for note in notes],
         }
         connection.execute(sql["sent"], {**parameters, **told})
     connection.execute(sql["end_send"], parameters)
