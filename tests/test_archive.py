@@ -499,7 +499,7 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     assert [problem.kind for problem in attention.problems(now, attention.Thresholds())] == [
         "prune"
     ]
-    assert [check.level for check in doctor.pruning(now)] == ["fail"]
+    assert [check.level for check in doctor.problems(now)] == ["fail"]
     metric = 'yamlsched_prune_failing_seconds{namespace="default"} '
     assert float(cli("metrics").out.partition(metric)[2].split()[0]) > 0
     first = value(db, "select prune_failing_since from yamlsched.namespaces")

@@ -104,10 +104,10 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         *_ticks(health, thresholds),
         *_files(health),
         *_stuck(health),
-        *unwritten(health),
+        *_unwritten(health),
         *_cannot_start(health),
-        *unserved(health, thresholds),
-        *starts(health),
+        *_unserved(health, thresholds),
+        *_starts(health),
         *in_doubt(health),
         *_dead_total(health, thresholds),
         *_held_up(health, reported),
@@ -159,14 +159,22 @@ def _files(health: Health) -> Iterator[Problem]:
         yield Problem("prune", None, current.pruning, remedy)
 
 
-def unwritten(health: Health) -> Iterator[Problem]:
+def _unwritten(health: Health) -> Iterator[Problem]:
     """Yield the jobs whose due slots cannot be written."""
-    for name, error in health.unwritten[:MAX_LISTED_PROBLEMS]:
-        what = f"{name}: its due slots cannot be written: {error}"
-        yield Problem("slots", name, what, "yamlsched sync")
-    if more := len(health.unwritten[MAX_LISTED_PROBLEMS:]):
-        what = f"the due slots of {count(more, 'more job')} cannot be written"
-        yield Problem("slots", None, what, "yamlsched sync")
+    problems = [
+        Problem(
+            "slots", name, f"{name}: its due slots cannot be written: {error}", "yamlsched sync"
+        )
+        for name, error in health.unwritten
+    ]
+    yield from _first(problems, "job", "whose due slots cannot be written", "yamlsched sync")
+
+
+def _first(problems: list[Problem], noun: str, what: str, remedy: str) -> Iterator[Problem]:
+    """Yield the first of ``problems`` of one kind, and one for the others, which ``remedy`` lists."""
+    yield from problems[:MAX_LISTED_PROBLEMS]
+    if others := len(problems[MAX_LISTED_PROBLEMS:]):
+        yield Problem(problems[0].kind, None, f"{count(others, f'more {noun}')} {what}", remedy)
 
 
 def _cannot_start(health: Health) -> Iterator[Problem]:
@@ -178,7 +186,8 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
         for entries in reversed(health.cannot_start_by_reason())
         if entries[0].is_everywhere
     }
-    for name, entries in sorted(by_job.items())[:MAX_LISTED_PROBLEMS]:
+    problems = []
+    for name, entries in sorted(by_job.items()):
         entry = entries[0]
         places = join_first([each.place for each in entries], MAX_NAMES)
         remedy = "install it or set it where workers run, or correct schedules.yaml"
@@ -187,13 +196,11 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
         if able := entry.able_but_down(health.now):
             remedy = f"start the ticks of {entry.down[0]} again"
             what = f"no host can start job {name}: {able}; {places} cannot: {entry.reason}"
-        yield Problem("lack", name, what, remedy, since=entry.since)
-    if (more := len(by_job) - MAX_LISTED_PROBLEMS) > 0:
-        what = f"no host can start {count(more, 'more job')}"
-        yield Problem("lack", None, what, "yamlsched status")
+        problems.append(Problem("lack", name, what, remedy, since=entry.since))
+    yield from _first(problems, "job", "that no host can start", "yamlsched status")
 
 
-def unserved(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+def _unserved(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     """Yield the queues of jobs that nobody serves: at once, or, if its workers are there only while
     runs wait, when some wait for too long. If nothing ticks, that is the problem.
     """
@@ -211,7 +218,7 @@ def unserved(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         yield Problem("start", None, each.in_words(health.now), remedy, since=each.served_at)
 
 
-def starts(health: Health) -> Iterator[Problem]:
+def _starts(health: Health) -> Iterator[Problem]:
     """Yield the queues whose workers do not start."""
     for queue in health.queues:
         if queue.failed_starts >= MAX_FAILED_STARTS:
@@ -222,13 +229,17 @@ def starts(health: Health) -> Iterator[Problem]:
 
 
 def _stuck(health: Health) -> Iterator[Problem]:
-    for run in health.stuck[:MAX_LISTED_PROBLEMS]:
-        what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
-        remedy = f"yamlsched show {run.run_id}"
-        yield Problem("stuck", run.job_type, what, remedy, run.run_id)
-    if more := len(health.stuck[MAX_LISTED_PROBLEMS:]):
-        what = "1 more run is stuck" if more == 1 else f"{more} more runs are stuck"
-        yield Problem("stuck", None, what, "yamlsched runs --status running")
+    problems = [
+        Problem(
+            "stuck",
+            run.job_type,
+            f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}",
+            f"yamlsched show {run.run_id}",
+            run.run_id,
+        )
+        for run in health.stuck
+    ]
+    yield from _first(problems, "run", "beyond lease or timeout", "yamlsched runs --status running")
 
 
 def in_doubt(health: Health) -> Iterator[Problem]:

@@ -6,15 +6,14 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import tzdata  # type: ignore[import-untyped]
 
 from yamlsched import db
 from yamlsched.act.prune import ArchiveFailed, probe
-from yamlsched.ask import attention, health, history, places
-from yamlsched.ask.attention import Thresholds, unwritten
+from yamlsched.ask import attention, health, history
+from yamlsched.ask.attention import Thresholds
 from yamlsched.cli._settings import Settings
 from yamlsched.db import migrations
 from yamlsched.durations import approximate
@@ -30,8 +29,14 @@ from yamlsched.schedule.source import Diagnostic
 from yamlsched.service.start_commands import find_program
 from yamlsched.sync import in_use, revision
 
-MAX_TICK_AGE = timedelta(minutes=5)
-"""A crontab line ticks each minute. After five minutes without a tick, it does not run."""
+MAX_TICK_AGE = Thresholds().max_tick_age
+CHECKS = {
+    "lack": ("hosts", warn),
+    "start": ("queues", warn),
+    "slots": ("slots", fail),
+    "prune": ("pruning", fail),
+}
+"""The names of checks, and their results, by the kind of problem of ``status`` that they report."""
 
 
 def schedule(
@@ -141,26 +146,17 @@ def database(settings: Settings, is_valid: bool, loaded: Loaded | None) -> Itera
             yield ticking(now, socket.gethostname())
             own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, settings.env or "")
-            yield from pruning(now)
-            yield from cannot_start(now)
-            for problem in (*attention.unserved(now, Thresholds()), *attention.starts(now)):
-                yield Check("queues", "warn", problem.what, problem.remedy)
-            for problem in unwritten(now):
-                yield fail("slots", problem.what, problem.remedy)
+            yield from problems(now)
     except EnvironmentFailed as error:
         yield fail("database", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
 
 
-def cannot_start(now: health.Health) -> Iterator[Check]:
-    """Report which hosts cannot start which jobs."""
-    for entries in now.cannot_start_by_reason():
-        entry = entries[0]
-        remedy = "its runs go to other hosts"
-        if entry.is_everywhere:
-            remedy = "no other host can start it either"
-            if entry.down:
-                remedy = f"start the ticks of {entry.down[0]} again"
-        yield warn("hosts", places.cannot_start(entries, now.now), remedy)
+def problems(now: health.Health) -> Iterator[Check]:
+    """Report those problems of ``status`` whose cause is the setup."""
+    for problem in attention.problems(now, Thresholds()):
+        if problem.kind in CHECKS:
+            name, report = CHECKS[problem.kind]
+            yield report(name, problem.what, problem.remedy)
 
 
 def moved(now: health.Health, named: str, host: str) -> Check:
@@ -219,13 +215,6 @@ def files(
         yield warn("time zones", what, "pip install --upgrade tzdata")
     else:
         yield ok("time zones", f"data of {tzdata}")
-
-
-def pruning(now: health.Health) -> Iterator[Check]:
-    """Check whether old rows are deleted."""
-    if (current := now.file_in_use) is not None and (what := current.pruning):
-        remedy = "free space, or correct the folder or retention.archive, then: yamlsched prune"
-        yield fail("pruning", what, remedy)
 
 
 def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
