@@ -63,11 +63,17 @@ def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
     if gap.reason != "paused":
         return ""
     changes = [action for action in actions if action.verb in ("pause", "resume")]
-    # each pause and resume records the gaps before it
-    earlier = [n for n, action in enumerate(changes) if action.at < gap.recorded_at]
-    if not earlier or changes[earlier[0]].verb == "resume":
+    # a slot that was due shortly before the pause is skipped as well
+    pauses = [
+        n
+        for n, action in enumerate(changes)
+        if action.verb == "pause" and action.at <= gap.recorded_at
+    ]
+    chosen = next(
+        (n for n in pauses if changes[n].at <= gap.first_slot), pauses[-1] if pauses else None
+    )
+    if chosen is None:
         return ""
-    chosen = earlier[0]
     pause, end = changes[chosen], changes[chosen - 1] if chosen else None
     until = datetime.fromisoformat(pause.detail["until"]) if pause.detail.get("until") else None
     text = f"{pause.who} had paused the job at {short_utc(pause.at)}"
