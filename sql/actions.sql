@@ -24,15 +24,11 @@ for share;
 -- name: run_states
 -- Runs, and what decides whether they can be retried and what a retry or a cancel leads to. What
 -- waits for a run, and what was skipped because of it, is looked for if it has ended.
-select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts,
+select r.id, r.namespace, r.job_type, r.status, r.attempts,
        r.max_attempts, r.run_at, r.started_at, r.finished_at, r.locked_by as worker, r.locked_until,
-       r.last_error, r.error_type, r.payload, r.scheduled_for is not null as is_slot_run,
-       r.is_call as is_on_dead_call,
-       d.max_attempts as budget, d.on_dead, d.overlap, d.timezone, d.enabled, d.retired_at,
+       r.last_error, r.error_type, r.payload, r.is_call as is_on_dead_call,
+       d.max_attempts as budget, d.on_dead, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > c.now, true) as paused,
-       d.paused_until, d.paused_by, d.paused_reason,
-       (select min(p.run_id) from yamlsched.permits p where p.namespace = d.namespace
-          and p.name = 'job/' || d.id and p.run_id <> r.id) as running_run_id,
        (select count(*) from yamlsched.effects e
         where e.run_id = r.id and e.state = 'done') as effects_done,
        array(select e.key from yamlsched.effects_in_doubt e

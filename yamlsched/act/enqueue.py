@@ -113,8 +113,8 @@ def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[dateti
     if at is None:
         return None, ""
     run_at = times.resolve(at, lambda: where, now, is_future=True)
-    local_time = times.show(run_at, where)
     if run_at < now and isinstance(at, NamedDay):  # a date that is written out may be meant
-        raise Refused(f"{local_time} has passed: write a later --at, or leave it out")
-    note = times.remark(at, run_at, where)
-    return run_at, f"{local_time}; {note}" if note else local_time
+        raise Refused(
+            f"{times.show(run_at, where)} has passed: write a later --at, or leave it out"
+        )
+    return run_at, times.reading(at, run_at, where)

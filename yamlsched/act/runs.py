@@ -38,7 +38,6 @@ class RunState:
     id: int
     namespace: str
     job_type: str
-    key: str | None
     status: str
     attempts: int
     max_attempts: int
@@ -50,19 +49,12 @@ class RunState:
     last_error: str | None
     error_type: str | None
     payload: Any
-    is_slot_run: bool
     is_on_dead_call: bool
     budget: int  # attempts that a retry adds
     on_dead: str | None
-    overlap: str
-    timezone: str
     enabled: bool
     retired_at: datetime | None
     paused: bool
-    paused_until: datetime | None
-    paused_by: str | None
-    paused_reason: str | None
-    running_run_id: int | None  # the run of this job that excludes others
     effects_done: int
     effects_in_doubt: list[str]  # keys
     holds_up: list[str] | None  # runs that wait for it, with their jobs
@@ -144,7 +136,7 @@ def retry(
         return retried
 
     def describe(run: RunState, is_changed: bool) -> str:
-        return _retried(run) if is_changed else _not_retried(run, run.status in expected)
+        return retried(run) if is_changed else _not_retried(run, run.status in expected)
 
     reason = None if payload is None else "with another payload"
     return _change(connection, ids, "retry", who, change, describe, now, reason, locks_jobs=True)
@@ -166,7 +158,8 @@ def _last_attempt(run: RunState) -> dict[str, Any] | None:
     }
 
 
-def _retried(run: RunState) -> str:
+def retried(run: RunState) -> str:
+    """Return what a retry does to ``run``, as what follows its name."""
     waits = (
         f"; it waits until the job is resumed: yamlsched resume {run.job_type}"
         if run.paused
@@ -252,14 +245,17 @@ def cancel(
 
     def describe(run: RunState, is_changed: bool) -> str:
         if is_changed:
-            is_running = run.status == Status.RUNNING
-            return "is cancelled" + (
-                "; it is stopped at its worker's next heartbeat" if is_running else ""
-            )
+            return cancelled(run)
         is_over = run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
         return f"is {'already' if is_over else 'now'} {run.status}"
 
     return _change(connection, ids, "cancel", who, change, describe, now, reason)
+
+
+def cancelled(run: RunState) -> str:
+    """Return what a cancel does to ``run``, as what follows its name."""
+    is_running = run.status == Status.RUNNING
+    return "is cancelled" + ("; it is stopped at its worker's next heartbeat" if is_running else "")
 
 
 def _change(

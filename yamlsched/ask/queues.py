@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import psycopg
-
-from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.runs.lifecycle import one_line
 from yamlsched.show.terminal import count
@@ -96,15 +93,3 @@ class UnservedQueue(NamedTuple):
             f"no worker has served queue {self.queue} for {between(self.served_at, now)};"
             f" {self.served_by} served it last"
         )
-
-
-def queue_loads(connection: psycopg.Connection[Any], namespace: str) -> list[QueueHealth]:
-    """Return the queues of a namespace."""
-    sql, parameters = load("health")["queues"], {"namespaces": [namespace]}
-    return fetch_grouped(connection, QueueHealth, sql, parameters)[namespace]
-
-
-def unserved_queues(connection: psycopg.Connection[Any], namespace: str) -> list[UnservedQueue]:
-    """Return the queues of jobs that nobody serves."""
-    sql, parameters = load("health")["unserved"], {"namespaces": [namespace]}
-    return fetch_grouped(connection, UnservedQueue, sql, parameters)[namespace]

@@ -192,6 +192,5 @@ def resolve_time(
 def echo_reading(option: str, value: times.TimeInput, at: datetime, timezone: str) -> None:
     """Print how a local time was read, so that a mistake is seen."""
     if times.is_local(value):
-        note = times.remark(value, at, zone(timezone))
-        local_time = times.show(at, zone(timezone)) + (f"; {note}" if note else "")
-        click.echo(f"--{option} is read in {timezone}: {local_time}", err=True)
+        read = times.reading(value, at, zone(timezone))
+        click.echo(f"--{option} is read in {timezone}: {read}", err=True)

@@ -217,6 +217,12 @@ def show(at: datetime, zone: ZoneInfo) -> str:
     return f"{short_utc(at)} ({local_time(at, zone)})"
 
 
+def reading(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
+    """Return ``at`` for people, as which ``value`` was read, and how a clock change affected that."""
+    note = remark(value, at, zone)
+    return show(at, zone) + (f"; {note}" if note else "")
+
+
 def remark(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
     """Return how a clock change affects what ``value`` means, as a clause; "" if none does. ``at``
     is what it means.

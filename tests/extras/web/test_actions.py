@@ -65,7 +65,7 @@ def test_retry_announces_what_follows_does_it_once_and_says_so_at_the_run(
     said = words(shown)
     assert f"Retry run {run} of purge Dead since" in said
     assert "after OSError: no route to host" in said
-    assert "It runs again at once" in said
+    assert "It is queued again." in said
     assert "Attempts so far: 5. It gets 3 more" in said
     assert "If it dies, handlers.mail:tell is called again (on_dead)." in said
     assert row(db, run).status == "dead"
@@ -221,7 +221,7 @@ def test_cancel_says_when_a_running_handler_is_killed_and_records_the_reason(
 ) -> None:
     run = a_run(db, a_job(db), "running")
     shown = page.get(f"/actions/cancel?run={run}")
-    assert "It is stopped at its worker's next heartbeat" in words(shown)
+    assert "It is cancelled; it is stopped at its worker's next heartbeat." in words(shown)
     assert result(confirm(page, shown, reason="<b>wrong customer</b>")) == (
         f"/runs/{run}",
         f"Run {run} is cancelled; it is stopped at its worker's next heartbeat.",

@@ -27,7 +27,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from yamlsched import __version__, log
 from yamlsched.ask import history
 from yamlsched.ask.runs import namespaces as known_namespaces
-from yamlsched.db import migrations
 from yamlsched.db.connection import reason
 from yamlsched.db.dsn import redactor
 from yamlsched.db.query import now
@@ -68,8 +67,8 @@ LACKS_PRIVILEGE = (
     ' roles, "yamlsched doctor" lists what the role lacks.'
 )
 WORKS_AFTERWARDS = (
-    "This page then works again; it does not have to be restarted. yamlsched doctor checks the"
-    " setup."
+    "This page works again as soon as the database does; it does not have to be restarted."
+    " yamlsched doctor checks the setup."
 )
 REPORT_SECONDS = 10.0
 IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
@@ -172,17 +171,13 @@ class Application:
             return self._error(
                 request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE)
             )
-        except migrations.WrongTables as error:
-            return self._wrong_tables(request, error)
         except (psycopg.Error, EnvironmentFailed) as error:
             what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             self._report(request, what)
-            how = (
-                "The page works again once the database answers. yamlsched doctor checks the setup."
+            rejection = Rejection(
+                HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), WORKS_AFTERWARDS
             )
-            return self._error(
-                request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), how)
-            )
+            return self._error(request, rejection)
         except SeeOther as other:
             return Response(
                 status_code=HTTPStatus.SEE_OTHER,
@@ -194,21 +189,12 @@ class Application:
                 "Cache-Control": "no-store",
             }
             return Response(file.text, media_type="text/plain", headers=headers)
-        except NotFound as error:
-            return self._error(request, Rejection(HTTPStatus.NOT_FOUND, str(error), error.remedy))
         except BadRequest as error:
-            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, str(error), error.remedy))
+            return self._error(request, Rejection(error.status, str(error), error.remedy))
         except Refused as error:
             return self._error(
                 request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error)))
             )
-
-    def _wrong_tables(self, request: Request, error: migrations.WrongTables) -> Response:
-        self._report(request, str(error))
-        what = render.sentence(str(error))
-        return self._error(
-            request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, WORKS_AFTERWARDS)
-        )
 
     def _report(self, request: Request, error: str) -> None:
         """Log that the database cannot be used, but not for each tab that is open meanwhile."""

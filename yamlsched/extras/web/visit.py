@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,6 +21,9 @@ from starlette.responses import Response
 
 from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import ScheduleError
+from yamlsched.extras.web.render import sentence
+from yamlsched.timetable import times
+from yamlsched.timetable.times import TimeInput
 from yamlsched.timetable.zones import zone
 
 MAX_RESULT_CHARS = 1_000
@@ -32,20 +36,20 @@ CLOCK_COOKIE = "yamlsched_clock"
 CLOCK_SECONDS = 365 * 86_400
 
 
-class NotFound(Exception):
-    """What the page is about does not exist. ``remedy`` says where to look instead."""
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(what)
-        self.remedy = remedy
-
-
 class BadRequest(Exception):
     """A parameter of the URL is not valid. ``remedy`` says what to write."""
 
+    status = HTTPStatus.BAD_REQUEST
+
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
         self.remedy = remedy
+
+
+class NotFound(BadRequest):
+    """What the page is about does not exist. ``remedy`` says where to look instead."""
+
+    status = HTTPStatus.NOT_FOUND
 
 
 class SeeOther(Exception):
@@ -144,6 +148,14 @@ class Visit:
                 f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z."
             ) from None
         return instant
+
+    def time(self, name: str) -> TimeInput | None:
+        """Return a time of the query in any form, as options have it; None if it is missing."""
+        try:
+            # an age may have a minus sign
+            return times.parse(self.text(name).removeprefix("-")) if self.text(name) else None
+        except (ValueError, OverflowError) as error:
+            raise BadRequest(sentence(str(error))) from None
 
     def page_of(self, rows: Sequence[Row], size: int) -> tuple[Sequence[Row], int, int]:
         """Return the rows of the page that the query asks for, its number, and how many pages there

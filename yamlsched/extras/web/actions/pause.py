@@ -92,10 +92,7 @@ def review(visit: Visit, values: Given) -> Review:
         carried={"instant": rfc3339(until) if until else ""},
         target=f"job:{job.job_type}",
         heading="Slots that are not run" if expected.first_slots else "",
-        listed=[
-            f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})"
-            for slot in expected.first_slots
-        ],
+        listed=_slots(job, expected),
         total=expected.slots,
         change="Change",
     )
@@ -113,6 +110,11 @@ def _slot_line(job: Definition, expected: PauseOutlook, until: datetime | None) 
         f"{bounded(expected.slots, MAX_COUNTED, 'slot')} of the pause {are} recorded as skipped,"
         " and not run."
     )
+
+
+def _slots(job: Definition, expected: PauseOutlook) -> list[str]:
+    where = zone(job.timezone)
+    return [f"{local_time(slot, where)} ({short_utc(slot)})" for slot in expected.first_slots]
 
 
 def _run_line(expected: PauseOutlook) -> str:
@@ -178,10 +180,7 @@ def review_resume(visit: Visit, values: Given) -> Review:
         refusal="" if is_paused else "It is not paused.",
         target=f"job:{job.job_type}",
         heading="Slots that were not run" if expected.first_slots and is_paused else "",
-        listed=[
-            f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})"
-            for slot in expected.first_slots
-        ],
+        listed=_slots(job, expected),
         total=expected.slots,
     )
 

@@ -193,27 +193,24 @@ def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filt
         error=query["error"] or None,
         error_type={"": None, NO_TYPE: ""}.get(query["type"], query["type"]),
         on_dead=ON_DEAD[visit.choice("on_dead", ("only", "none"), "")],
+        since=_instant(visit, "since", timezone, notes),
+        until=_instant(visit, "until", timezone, notes),
     )
-    for name in ("since", "until"):
-        if query[name]:
-            at, note = _instant(query[name], timezone, visit.now)
-            filter = replace(filter, since=at) if name == "since" else replace(filter, until=at)
-            notes += [f"{name.capitalize()} is read in {timezone}: {note}."] if note else []
     return filter, timezone
 
 
-def _instant(text: str, timezone: str, now: datetime) -> tuple[datetime, str]:
-    """Parse a time as ``yamlsched runs --since`` does; return it, and how a local time was read."""
+def _instant(visit: Visit, name: str, timezone: str, notes: list[str]) -> datetime | None:
+    if (value := visit.time(name)) is None:
+        return None
     where = zone_or_utc(timezone)
     try:
-        value = times.parse(text)
-        at = times.resolve(value, lambda: where, now, is_future=False)
+        at = times.resolve(value, lambda: where, visit.now, is_future=False)
     except (ValueError, OverflowError) as error:
         raise BadRequest(sentence(str(error))) from None
-    if not times.is_local(value):
-        return at, ""
-    remark = times.remark(value, at, where)
-    return at, times.show(at, where) + (f"; {remark}" if remark else "")
+    if times.is_local(value):
+        read = times.reading(value, at, where)
+        notes.append(f"{name.capitalize()} is read in {timezone}: {read}.")
+    return at
 
 
 def _row(visit: Visit, run: RunRow, usual: Mapping[str, Durations]) -> RunLine:

@@ -4,7 +4,6 @@ answers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -69,7 +68,7 @@ def show(visit: Visit) -> Why:
         raise BadRequest(
             f'Job "{name}" has no cron, so it has no slots.', "It runs when it is enqueued."
         )
-    value, timezone = _time(at), visit.clock or job.timezone
+    value, timezone = visit.time("at"), visit.clock or job.timezone
     try:
         report = explain(visit.connection, visit.namespace, job, value)
     except (Refused, OverflowError) as error:
@@ -82,17 +81,6 @@ def show(visit: Visit) -> Why:
     previous, following = neighbours(job, report.at, report.at)
     answers = [Answer(report, _state(report), sentences(report))]
     return Why(names, (), job, at, answers, None, note, previous, following, timezone, found)
-
-
-def _time(text: str) -> times.TimeInput | None:
-    """Parse the parameter as ``yamlsched why --at`` does."""
-    if not text:
-        return None
-    try:
-        return times.parse(re.sub("^-(?=[0-9dhms]+$)", "", text))
-    except ValueError as error:
-        message = str(error)
-        raise BadRequest(message[:1].upper() + message[1:] + ".") from None
 
 
 def _state(report: SlotReport) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from yamlsched.ask.queues import QueueHealth, queue_loads, unserved_queues
+from yamlsched.ask import health
+from yamlsched.ask.queues import QueueHealth
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
 
@@ -66,12 +67,10 @@ class Workers:
 def show(visit: Visit) -> Workers:
     parameters = {"namespace": visit.namespace, "limit": MAX_WORKERS + 1}
     rows = fetch(visit.connection, Worker, load("workers")["latest"], parameters)
+    now = health.read(visit.connection, visit.namespace, LIVE_FOR, [])
     return Workers(
-        queues=queue_loads(visit.connection, visit.namespace),
-        unserved=[
-            queue.in_words(visit.now)
-            for queue in unserved_queues(visit.connection, visit.namespace)
-        ],
+        queues=now.queues,
+        unserved=[queue.in_words(visit.now) for queue in now.unserved],
         workers=[(row, row.state(visit.now)) for row in rows[:MAX_WORKERS]],
         has_more=len(rows) > MAX_WORKERS,
     )
