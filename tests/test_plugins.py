@@ -571,12 +571,10 @@ def enqueued(cli: Cli) -> None:
 
 @pytest.mark.story
 @pytest.mark.usefixtures("enqueued")
-def test_the_hooks_about_attempts_are_called_for_each_attempt(
-    install: Install, own_dsn: str
-) -> None:
+def test_the_hooks_about_attempts_are_called_for_each_attempt(install: Install, dsn: str) -> None:
     install(LISTENS)
 
-    done = a_tick(Path.cwd(), own_dsn)
+    done = a_tick(Path.cwd(), dsn)
 
     assert failures(done.stderr) == []
     noted = sorted(Path("noted").read_text().splitlines())
@@ -595,7 +593,7 @@ def test_the_hooks_about_attempts_are_called_for_each_attempt(
 def test_the_hooks_about_workers_handlers_and_what_is_enqueued_are_called(
     cli: Cli,
     install: Install,
-    own_dsn: str,
+    dsn: str,
     monkeypatch: pytest.MonkeyPatch,
     db_of: Callable[[str], Any],
 ) -> None:
@@ -610,7 +608,7 @@ def test_the_hooks_about_workers_handlers_and_what_is_enqueued_are_called(
     install(NOTES)
 
     # when a tick runs both
-    done = a_tick(Path.cwd(), own_dsn)
+    done = a_tick(Path.cwd(), dsn)
 
     # then each hook is called where it says
     assert failures(done.stderr) == []
@@ -627,11 +625,11 @@ def test_the_hooks_about_workers_handlers_and_what_is_enqueued_are_called(
     assert noted[0] == "worker default"
     assert noted.index("worker ends") < noted.index("process exits")
     assert noted[-1] == "tick None default False"
-    [kept] = db_of(own_dsn).execute(
+    [kept] = db_of(dsn).execute(
         "select trace_context from yamlsched.job_runs where job_type = 'shows'"
     )
     assert kept[0] == "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1"
-    [printed] = db_of(own_dsn).execute("select output from yamlsched.attempt_outputs")
+    [printed] = db_of(dsn).execute("select output from yamlsched.attempt_outputs")
     assert printed[0].strip() == kept[0]
 
 
@@ -651,16 +649,16 @@ def test_the_hooks_about_workers_handlers_and_what_is_enqueued_are_called(
     ],
 )
 def test_a_plugin_that_fails_in_a_hook_about_execution_changes_no_run(
-    install: Install, own_dsn: str, db_of: Callable[[str], Any], hook: str, code: str
+    install: Install, dsn: str, db_of: Callable[[str], Any], hook: str, code: str
 ) -> None:
     install(f"{IMPORTS}async def fails(worker): 1 / 0\n@hookimpl\ndef {hook}():\n    {code}\n")
 
-    done = a_tick(Path.cwd(), own_dsn)
+    done = a_tick(Path.cwd(), dsn)
 
     assert done.returncode == 1
     assert " plugin.failed " in done.stderr or hook in ("handler_started", "trace_context")
     rows = (
-        db_of(own_dsn)
+        db_of(dsn)
         .execute("select status, count(*) from yamlsched.job_runs group by 1 order by 1")
         .fetchall()
     )
@@ -671,17 +669,17 @@ def test_a_plugin_that_fails_in_a_hook_about_execution_changes_no_run(
 @pytest.mark.usefixtures("enqueued")
 @pytest.mark.parametrize("hook", ["attempt_started", "attempt_ended"])
 def test_a_plugin_that_fails_in_a_hook_about_attempts_is_logged_once_and_changes_no_run(
-    install: Install, own_dsn: str, db_of: Callable[[str], Any], hook: str
+    install: Install, dsn: str, db_of: Callable[[str], Any], hook: str
 ) -> None:
     install(f"{IMPORTS}@hookimpl\ndef {hook}(run):\n    {FAILS}\n")
     install(LISTENS, "other")
 
-    done = a_tick(Path.cwd(), own_dsn)
+    done = a_tick(Path.cwd(), dsn)
 
     assert failures(done.stderr) == [failure(hook, "ValueError: of the plugin")]
     assert len(Path("noted").read_text().splitlines()) == 6
     rows = (
-        db_of(own_dsn)
+        db_of(dsn)
         .execute("select status, count(*) from yamlsched.job_runs group by 1 order by 1")
         .fetchall()
     )
@@ -690,7 +688,7 @@ def test_a_plugin_that_fails_in_a_hook_about_attempts_is_logged_once_and_changes
 
 @pytest.mark.story
 def test_the_package_of_the_page_works_as_shown_once_it_is_installed(
-    tmp_path: Path, own_dsn: str
+    tmp_path: Path, dsn: str
 ) -> None:
     # given what pip writes for the package of the page
     files = {
@@ -708,7 +706,7 @@ def test_the_package_of_the_page_works_as_shown_once_it_is_installed(
 
     # when the commands of the page are executed
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {"PATH": path, "PYTHONPATH": str(information.parent), "YAMLSCHED_DSN": own_dsn}
+    environment = {"PATH": path, "PYTHONPATH": str(information.parent), "YAMLSCHED_DSN": dsn}
     wrong = guides.problems("plugins.md", tmp_path, environment, {})
 
     # then they print what the page shows
