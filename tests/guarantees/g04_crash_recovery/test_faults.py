@@ -3,7 +3,7 @@
 Each fault has its exact expected result: the run's final status, its attempts, how many calls of
 its handler started and how many completed, and its rows in job_failures. Processes, signals and PostgreSQL are
 real. Leases last 2 seconds for faults of hosts. For those of handlers they last 5 minutes: a worker that cannot renew
-a lease in time, as on a busy machine, stops the handler and releases its run, which then starts once more without
+a lease in time, as on a busy machine, stops the handler and releases its run, which is then started once more without
 a charge.
 """
 
