@@ -277,6 +277,22 @@ def test_services_in_different_namespaces_do_not_affect_each_other(db: Db) -> No
     assert [row.namespace for row in names] == ["one", "two"]
 
 
+def test_the_environment_of_one_namespace_does_not_refuse_the_files_of_another(db: Db) -> None:
+    def files(job: dict[str, str]) -> tuple[ScheduleFile, ScheduleFile]:
+        top = "environments: [production]\nnamespace: one"
+        return (
+            a_file("web-1", path="/one.yaml", environment="production", top=top, x=job),
+            a_file("web-2", path="/two.yaml", top="namespace: two", x=job),
+        )
+
+    minutes(db, NOON, 2, *files(OLD_JOB))
+
+    verdicts = [tick(db, file, NOON + 2 * MINUTE).verdict for file in files(NEW_JOB)]
+
+    assert verdicts == [Verdict.APPLY, Verdict.APPLY]
+    assert [place(db, host).refused_hash for host in ("web-1", "web-2")] == [None, None]
+
+
 # -- containers --------------------------------------------------------------------------------------------------------
 
 
