@@ -165,7 +165,7 @@ def test_a_program_gets_none_of_the_secrets_that_yamlsched_reads() -> None:
     )
 
     inherited = {name.encode(): b"value" for name in (*secrets, *kept)}
-    found = Program.of(Job("job", command=("true",), env={"PGPASSFILE": "own"})).environment(
+    found = Program.from_job(Job("job", command=("true",), env={"PGPASSFILE": "own"})).environment(
         inherited, run
     )
 
@@ -326,7 +326,7 @@ def exit_codes(draw: st.DrawFn) -> ExitCodes:
 
 @given(exit_codes(), st.integers(-64, 255))
 def test_every_exit_has_one_meaning(codes: ExitCodes, status: int) -> None:
-    end = Program.of(Job("job", command=("x",), exit_codes=codes)).end(status)
+    end = Program.from_job(Job("job", command=("x",), exit_codes=codes)).end(status)
 
     if status in codes.success:
         assert end is None

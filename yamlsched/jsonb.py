@@ -26,7 +26,7 @@ def encode_result(value: Any, what: str) -> str | None:
     for where, problem in problems(value, what):
         raise Refused(f"{where} {problem}")
     text = encode(value)
-    if len(text) * 4 > MAX_RESULT_BYTES and (size := len(text.encode())) > MAX_RESULT_BYTES:
+    if (size := len(text.encode())) > MAX_RESULT_BYTES:
         raise Refused(
             f"{what} has {size} bytes as JSON, over the limit of 64 KiB: store it, and return a"
             " reference"

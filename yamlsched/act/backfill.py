@@ -272,7 +272,7 @@ def _missing(
     for slot in chunk:
         holder = holders.get(slot.key)
         if holder is not None:
-            has_run = holder.status is not None and holder.is_of(job.job_type, slot.at)
+            has_run = holder.status is not None and holder.belongs_to(job.job_type, slot.at)
             (result.existing if has_run else result.used).append(replace(slot, holder=holder))
             if has_run:
                 result.with_run.setdefault(job.job_type, set()).add(slot.at)

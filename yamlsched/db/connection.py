@@ -19,7 +19,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 
 from yamlsched import durations
-from yamlsched.db.dsn import conninfo, settings_of
+from yamlsched.db.dsn import conninfo, dsn_settings
 from yamlsched.db.query import execute, load
 from yamlsched.db.session import (
     AsyncHandlerSession,
@@ -86,7 +86,7 @@ def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
         connection,
         server,
     ):
-        connection.configure_transactions({**settings_of(dsn), **own} if server.is_pooled else {})
+        connection.configure_transactions({**dsn_settings(dsn), **own} if server.is_pooled else {})
         connection.answer_within = _answer_within(connection, own)
     return connection
 
@@ -121,7 +121,7 @@ def _prepare_for_handler(
     """Note what each transaction needs. Return whether the server may check that the client is
     still there, which not every operating system supports.
     """
-    connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
+    connection.settings = {**dsn_settings(dsn), **own} if server.is_pooled else {}
     connection.idle_timeout = server.idle_timeout
     return not server.is_pooled and connection.info.server_version >= 140_000
 
@@ -140,7 +140,7 @@ async def connect_async(
     direct = {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}
     connection, server = await _open_async(AsyncSession, dsn, direct)
     if server.is_pooled:
-        connection.configure_transactions({**settings_of(dsn), **own})
+        connection.configure_transactions({**dsn_settings(dsn), **own})
     else:
         connection.prepare_threshold = 0
     return connection
@@ -190,7 +190,7 @@ def _without_options(dsn: str, error: psycopg.OperationalError) -> str:
 
 def _defaults(settings: Settings, dsn: str) -> dict[str, str]:
     """Return those of ``settings`` that the DSN does not set."""
-    own = settings_of(dsn)
+    own = dsn_settings(dsn)
     return {name: value for name, value in settings.items() if name not in own}
 
 

@@ -72,7 +72,7 @@ def conninfo(dsn: str, with_options: bool = True) -> str:
     return make_conninfo("", **{**DEFAULTS, **parameters})
 
 
-def settings_of(dsn: str) -> dict[str, str]:
+def dsn_settings(dsn: str) -> dict[str, str]:
     """Return the server settings in the ``options`` of ``dsn``, or of PGOPTIONS."""
     options = str(parse_dsn(dsn).get("options") or os.environ.get("PGOPTIONS") or "")
     pairs = SETTING_PATTERN.findall(options)

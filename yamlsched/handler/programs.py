@@ -126,7 +126,7 @@ class Program(NamedTuple):
     secrets: tuple[str, ...] = ()  # more variables that are for yamlsched itself
 
     @classmethod
-    def of(cls, job: Job) -> Program:
+    def from_job(cls, job: Job) -> Program:
         codes = job.exit_codes
         delays = {code: delay.total_seconds() for code, delay in codes.retry_after.items()}
         limits = codes.success, codes.discard, delays
@@ -145,7 +145,7 @@ class Program(NamedTuple):
             if not name.startswith(SECRETS) and name not in own
         }
         slot = run.scheduled_for and datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
-        of_run = {
+        run_variables = {
             "YAMLSCHED_RUN_ID": str(run.id),
             "YAMLSCHED_JOB": run.job_type,
             "YAMLSCHED_KEY": run.key or "",
@@ -155,8 +155,8 @@ class Program(NamedTuple):
             "YAMLSCHED_PAYLOAD": run.payload,
         }
         if run.upstream:
-            of_run["YAMLSCHED_UPSTREAM"] = bounded_upstream(run.upstream)
-        variables = {**self.env, **of_run, **_trace(run)}
+            run_variables["YAMLSCHED_UPSTREAM"] = bounded_upstream(run.upstream)
+        variables = {**self.env, **run_variables, **_trace(run)}
         encoded = {name.encode(): value.encode() for name, value in variables.items()}
         return {**kept, **encoded}
 
@@ -258,7 +258,7 @@ def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
 
     ``folder`` has schedules.yaml. ``options`` are those of Popen, for its output.
     """
-    program = Program.of(job)
+    program = Program.from_job(job)
     environment = program.environment(os.environb, run)
     own_id = os.getpid()
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:

@@ -208,7 +208,7 @@ def encode_payload(job: str, payload: Payload) -> str:
     for where, problem in problems(payload, "payload"):
         raise Refused(f'{where} of job "{job}" {problem}')
     text = encode(dict(payload))
-    if len(text) * 4 > MAX_PAYLOAD_BYTES and (size := len(text.encode())) > MAX_PAYLOAD_BYTES:
+    if (size := len(text.encode())) > MAX_PAYLOAD_BYTES:
         raise Refused(
             f'payload of job "{job}" has {size} bytes, over the limit of 64 KiB: store the data and'
             " pass a reference"
@@ -338,7 +338,7 @@ class Enqueuing:
 
 @contextmanager
 def _sending(parameters: dict[str, Any], key: Key) -> Iterator[Enqueuing]:
-    """Tell plugins of the enqueue by a statement, and let its ``parameters`` keep the trace."""
+    """Report the enqueue by a statement to plugins, and let its ``parameters`` keep the trace."""
     job, count = parameters["job_type"], len(parameters["payloads"])
     with (
         enqueuing(job, count, parameters["namespace"], key) as sending,
@@ -352,7 +352,7 @@ def _sending(parameters: dict[str, Any], key: Key) -> Iterator[Enqueuing]:
 def enqueuing(
     job: str, count: int, namespace: str | None = None, key: str | None = None
 ) -> Iterator[Enqueuing]:
-    """Tell plugins of an enqueue, before and after."""
+    """Report an enqueue to plugins, before and after."""
     end = plugin_manager.start("run_enqueued", job=job, count=count, namespace=namespace, key=key)
     if end is None:
         yield Enqueuing(None)

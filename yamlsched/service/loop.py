@@ -19,7 +19,7 @@ from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.schedule.job import Job
 from yamlsched.service.start_commands import QueueStart, StartContext
-from yamlsched.service.starts import StartTask, starts_of
+from yamlsched.service.starts import StartTask, queue_starts
 from yamlsched.service.steps import (
     OnMessages,
     Target,
@@ -87,8 +87,8 @@ def loop(
             schedule.real_file,
             schedule.folders,
         )
-        context = StartContext.of(schedule, dsn, namespace)
-        start_task = StartTask(context, starts_of(schedule, synced) if syncs else ())
+        context = StartContext.from_file(schedule, dsn, namespace)
+        start_task = StartTask(context, queue_starts(schedule, synced) if syncs else ())
         sync_task = SyncTask(
             target,
             dsn,
@@ -153,8 +153,8 @@ class SyncTask:
     on_messages: OnMessages
     file: FollowedFile
     now: datetime  # of the database, a moment ago
-    skipped: set[str]  # of which plugins are not told yet
-    dead_count: int = 0  # runs that had died when plugins were told last
+    skipped: set[str]  # not reported to plugins yet
+    dead_count: int = 0  # runs that had died at the last report to plugins
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
     # by the latest sync that could read the file: it is not another environment's
     may_claim: bool = True
@@ -213,7 +213,7 @@ class SyncTask:
             await self._report(worker, is_healthy=not update.has_findings)
 
     async def _report(self, worker: Worker, is_healthy: bool) -> None:
-        """Tell plugins how a sync went: not well if a run has died since the last one."""
+        """Report to plugins how a sync went: not well if a run has died since the last one."""
         if not self.syncs:
             return
         dead_count = worker.report.dead_count
@@ -291,8 +291,8 @@ class SyncTask:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
         upkeeps, starts = result.may_claim and self.syncs, None
         if self.syncs and result.is_readable:
-            context = StartContext.of(schedule, self.dsn, str(result.namespace))
-            starts = (context, starts_of(schedule, result))
+            context = StartContext.from_file(schedule, self.dsn, str(result.namespace))
+            starts = (context, queue_starts(schedule, result))
         if upkeeps and not housekeep(self.dsn, str(result.namespace), snapshot, schedule):
             result.has_findings = True
         if upkeeps:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from yamlsched import log
-from yamlsched.handler.programs import SECRETS
+from yamlsched.handler.programs import SECRETS, describe_exit, signal_group
 from yamlsched.service.start_rule import StartSettings
 from yamlsched.sync.files import ScheduleFile
 
@@ -43,7 +43,7 @@ class StartContext:
     folder: Path
 
     @classmethod
-    def of(cls, schedule: ScheduleFile, dsn: str, namespace: str) -> StartContext:
+    def from_file(cls, schedule: ScheduleFile, dsn: str, namespace: str) -> StartContext:
         return cls(
             dsn=dsn,
             namespace=namespace,
@@ -72,12 +72,11 @@ class Command:
 
     def error(self) -> str | None:
         """Return why it has failed, with its last lines; None if it has not."""
-        code = self.process.returncode
-        if code == 0 and not self.is_terminated:
-            return None
-        reason = f"exit code {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}"
+        reason = describe_exit(self.process.returncode)
         if self.is_terminated:
             reason = f"it did not return within {TERMINATE_SECONDS:.0f} s"
+        elif self.process.returncode == 0:
+            return None
         return "\n".join([reason, *self._last_lines()])[:MAX_ERROR_CHARS]
 
     def _last_lines(self) -> Sequence[str]:
@@ -89,18 +88,10 @@ class Command:
     def end_if_late(self, seconds: float) -> None:
         """Terminate it when it runs for too long, and kill it later."""
         if seconds >= KILL_SECONDS:
-            send_signal(self.process, signal.SIGKILL)
+            signal_group(self.process.pid, signal.SIGKILL)
         elif seconds >= TERMINATE_SECONDS and not self.is_terminated:
             self.is_terminated = True
-            send_signal(self.process, signal.SIGTERM)
-
-
-def send_signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to a command and to what it has started, which is in its process group."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
+            signal_group(self.process.pid, signal.SIGTERM)
 
 
 def launch(context: StartContext, id: str, start: QueueStart) -> Command:

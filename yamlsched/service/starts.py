@@ -21,6 +21,7 @@ import psycopg
 from yamlsched import db, log
 from yamlsched.db.query import execute, fetch, load
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.handler.programs import signal_group
 from yamlsched.schedule.job import Mode, Queue
 from yamlsched.service.start_commands import (
     Command,
@@ -28,7 +29,6 @@ from yamlsched.service.start_commands import (
     StartContext,
     find_program,
     launch,
-    send_signal,
 )
 from yamlsched.service.start_rule import (
     Decision,
@@ -74,7 +74,7 @@ class Situation:
         return bool(decision.count or decision.lost or decision.failed) or not is_same_state
 
 
-def starts_of(schedule: ScheduleFile, synced: SyncResult) -> tuple[QueueStart, ...]:
+def queue_starts(schedule: ScheduleFile, synced: SyncResult) -> tuple[QueueStart, ...]:
     """Return the queues whose workers this host starts: its file is in use, and it has the
     program.
     """
@@ -86,7 +86,7 @@ def starts_of(schedule: ScheduleFile, synced: SyncResult) -> tuple[QueueStart, .
     return tuple(start for start in starts if start and find_program(start.command[0], folder))
 
 
-def concurrency_of(queue: Queue) -> int:
+def worker_concurrency(queue: Queue) -> int:
     """Return how many runs a worker of ``queue`` executes at once."""
     default = DEFAULT_ASYNC_CONCURRENCY if queue.mode is Mode.ASYNC else default_concurrency()
     return queue.concurrency or default
@@ -95,7 +95,9 @@ def concurrency_of(queue: Queue) -> int:
 def _start(name: str, queue: Queue) -> QueueStart | None:
     if queue.start is None:
         return None
-    settings = StartSettings(max_workers=queue.start.max_workers, concurrency=concurrency_of(queue))
+    settings = StartSettings(
+        max_workers=queue.start.max_workers, concurrency=worker_concurrency(queue)
+    )
     return QueueStart(
         queue=name,
         command=queue.start.command,
@@ -293,7 +295,7 @@ class Starter:
 
     def __exit__(self, *_: object) -> None:
         for command in self._running.values():
-            send_signal(command.process, signal.SIGKILL)
+            signal_group(command.process.pid, signal.SIGKILL)
             command.process.wait()
             command.output.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from yamlsched import db, plugin_manager
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.service.start_commands import StartContext
-from yamlsched.service.starts import starting, starts_of
+from yamlsched.service.starts import queue_starts, starting
 from yamlsched.service.steps import (
     OnMessages,
     Target,
@@ -29,7 +29,7 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
     """Apply the file if it changed, create the runs of due slots, run everything that is due, and
     prune.
 
-    A step that fails does not stop those after it if they can be done. Plugins are told in any
+    A step that fails does not stop those after it if they can be done. It is reported to plugins in any
     case.
     """
     result = WorkResult()
@@ -73,8 +73,8 @@ def _tick(
             else:
                 claims = claimable(connection, schedule, synced)
                 connection.close()
-                context = StartContext.of(schedule, dsn, namespace)
-                with starting(context, starts_of(schedule, synced)):
+                context = StartContext.from_file(schedule, dsn, namespace)
+                with starting(context, queue_starts(schedule, synced)):
                     # also without jobs: it reclaims and sweeps
                     worker = create_worker(connection, dsn, namespace, claims, schedule, options)
                     run_worker(worker, target, result)

@@ -186,6 +186,6 @@ def _cannot_start(
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:
     """Run a worker until it ends. A run that died is a finding."""
     worker.report.listeners += plugin_manager.listeners()
-    of_plugins = plugin_manager.worker_tasks(worker, target.environment)
-    report = asyncio.run(worker.run(*tasks, forking.reap_orphans, *of_plugins))
+    plugin_tasks = plugin_manager.worker_tasks(worker, target.environment)
+    report = asyncio.run(worker.run(*tasks, forking.reap_orphans, *plugin_tasks))
     result.has_findings |= report.has_dead

@@ -42,7 +42,7 @@ MANUAL_LOCK_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass
-class FileSync:
+class FileApplication:
     """The sync of one file that is not known to be in use. What it does and finds is added to
     ``result``. ``snapshot`` is that of its latest poll.
     """
@@ -259,7 +259,9 @@ def inspect_file(
     known = hosts.current(snapshot, schedule)
     if known is not None:
         return known
-    return FileSync(connection, schedule, SyncResult(snapshot.namespace), snapshot, now).inspect()
+    return FileApplication(
+        connection, schedule, SyncResult(snapshot.namespace), snapshot, now
+    ).inspect()
 
 
 def claimable_jobs(

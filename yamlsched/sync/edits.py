@@ -55,7 +55,7 @@ def _job_edit(
     old = _readable_job(row)
     one_side = new or old or DEFAULTS
     defaults = COMMAND_DEFAULTS if one_side.command else DEFAULTS
-    changes = field_changes.of_job(
+    changes = field_changes.job_changes(
         _keys(old) if old else None, _keys(new) if new else None, _keys(defaults)
     )
     before = {change.field: _shown(change.field, change.before) for change in changes}
@@ -113,7 +113,7 @@ def record(
     """Record the edit that applies a file, in the caller's transaction."""
     settings = field_changes.settings(loaded)
     former = latest_settings(connection, str(loaded.namespace))
-    fields = list(field_changes.of_settings(former or {}, settings))
+    fields = list(field_changes.settings_changes(former or {}, settings))
     before = {change.field: change.before for change in fields}
     recorded = execute(
         connection,

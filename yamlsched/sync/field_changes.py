@@ -92,7 +92,7 @@ class FieldChange:
     after: Any
 
 
-def of_job(
+def job_changes(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, defaults: Mapping[str, Any]
 ) -> tuple[FieldChange, ...]:
     """Return the keys that differ, defaults merged in. A job of one side only is compared with the
@@ -108,11 +108,11 @@ def of_job(
         if is_edited and _is_nested(change):
             changes += differences(change.before, change.after, f"{change.field}.")
         else:
-            of_before, of_after = (
+            before_value, after_value = (
                 (None if before is None else change.before),
                 (None if after is None else change.after),
             )
-            changes.append(FieldChange(change.field, of_before, of_after))
+            changes.append(FieldChange(change.field, before_value, after_value))
     return tuple(changes)
 
 
@@ -130,7 +130,7 @@ def _json_value(value: Any) -> Any:
     return plain(value) if isinstance(value, (str, dict, Retention)) else list(value) or None
 
 
-def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:
+def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:
     """Yield the keys outside of jobs that differ, as far as both sides have them."""
     for key in SETTINGS:
         if key not in before or key not in after:

@@ -14,7 +14,7 @@ from psycopg import Connection
 from yamlsched.db.connection import reason
 from yamlsched.errors import Refused
 from yamlsched.sync import due, hosts
-from yamlsched.sync.apply import FileSync
+from yamlsched.sync.apply import FileApplication
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.hosts import Snapshot
 from yamlsched.sync.in_use import APPLIED, FileVersion, is_older
@@ -40,16 +40,16 @@ def sync(
     result = hosts.current(snapshot, schedule)
     if result is None:
         result = SyncResult(snapshot.namespace)
-        file_sync = FileSync(connection, schedule, result, snapshot, now)
+        application = FileApplication(connection, schedule, result, snapshot, now)
         try:
-            file_sync.apply_if_due()
+            application.apply_if_due()
         except (psycopg.Error, Refused) as error:
             if connection.closed or (
                 schedule.is_manual and not isinstance(error, psycopg.errors.LockNotAvailable)
             ):
                 raise
-            file_sync.report_failure(error)
-        snapshot = file_sync.snapshot
+            application.report_failure(error)
+        snapshot = application.snapshot
     if schedule.is_manual and result.verdict in APPLIED:
         result.messages += hosts.leave(connection, schedule, str(result.namespace))
     if result.may_claim:

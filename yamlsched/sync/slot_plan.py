@@ -35,7 +35,7 @@ class KeyHolder(NamedTuple):
     run_id: int = 0
     status: str | None = None
 
-    def is_of(self, job_type: str, slot: datetime) -> bool:
+    def belongs_to(self, job_type: str, slot: datetime) -> bool:
         """Return whether the key belongs to this slot."""
         return (self.job_type, self.scheduled_for) == (job_type, slot)
 
@@ -323,7 +323,7 @@ def decide(
         reason = ""
         if skips_overlap and earliest_open is not None and earliest_open < slot.at:
             reason = "overlap"
-        elif holder is not None and not holder.is_of(definition.job_type, slot.at):
+        elif holder is not None and not holder.belongs_to(definition.job_type, slot.at):
             reason = "key_taken"
         elif holder is None:
             runs.append(

@@ -20,7 +20,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.doctor import Check, fail, ok, warn
 from yamlsched.runs import effects
 from yamlsched.schedule.job import Queue
-from yamlsched.service.starts import concurrency_of
+from yamlsched.service.starts import worker_concurrency
 
 WORKER_SESSIONS = 5
 """Of a worker itself, at most; handlers have up to two more each. See docs/worker.md."""
@@ -221,7 +221,7 @@ def started_workers(
 ) -> Iterator[Check]:
     """Check whether the server has connections for all workers that may be started."""
     wanted = sum(
-        queue.start.max_workers * (WORKER_SESSIONS + 2 * concurrency_of(queue))
+        queue.start.max_workers * (WORKER_SESSIONS + 2 * worker_concurrency(queue))
         for queue in queues.values()
         if queue.start is not None
     )

@@ -243,7 +243,7 @@ def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange,
     one_side = before or after
     defaults = COMMAND_DEFAULTS if one_side and one_side.job.command else DEFAULTS
     old, new = (None if entry is None else _keys(entry) for entry in (before, after))
-    return field_changes.of_job(old, new, _keys(defaults))
+    return field_changes.job_changes(old, new, _keys(defaults))
 
 
 def _keys(entry: Entry) -> dict[str, Any]:
@@ -262,6 +262,6 @@ def _file_fields(before: Side, after: Side) -> Iterator[FieldChange]:
     yield from field_changes.differences(
         {"namespace": before.namespace}, {"namespace": after.namespace}
     )
-    yield from field_changes.of_settings(
+    yield from field_changes.settings_changes(
         field_changes.settings(before), field_changes.settings(after)
     )

@@ -141,7 +141,7 @@ def read(
     edit = compare(base, head, at, until, schedule.environment or None, holders)
     if former is not None:
         settings = field_changes.settings(loaded)
-        edit = replace(edit, fields=tuple(field_changes.of_settings(former, settings)))
+        edit = replace(edit, fields=tuple(field_changes.settings_changes(former, settings)))
     returned = {
         row.job_type: row.retired_at
         for row in stored

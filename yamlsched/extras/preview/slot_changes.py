@@ -186,7 +186,7 @@ def key_conflicts(
     return tuple(
         KeyConflict(slot, key, holder.scheduled_for)
         for slot, key, holder in candidates
-        if holder is not None and not holder.is_of(job.name, slot)
+        if holder is not None and not holder.belongs_to(job.name, slot)
     )
 
 

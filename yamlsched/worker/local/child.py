@@ -404,4 +404,4 @@ class ChildHandle:
 
 def _target(job: Job) -> str | tuple[Any, ...]:
     """Return what a child executes for a run of ``job``: a program, or the handler at a path."""
-    return tuple(Program.of(job)) if job.command else job.handler or ""
+    return tuple(Program.from_job(job)) if job.command else job.handler or ""
