@@ -109,10 +109,7 @@ def quoted(value: Any, longest: int = 60) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = str(value)[: longest + 1]
-    text = "".join(c if c.isprintable() else "\\" + f"x{ord(c):02x}" for c in text)
-    if len(text) > longest:
-        text = text[: longest - 3] + "..."
+    text = truncate(escape_control(str(value)[: longest + 1]), longest)
     return f'"{text}"' if isinstance(value, str) else text
 
 

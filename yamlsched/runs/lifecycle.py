@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple, TypeAlias
 
 from yamlsched.runs.backoff import MAX_DELAY, MIN_DELAY, Backoff, delay
+from yamlsched.text import escape_control
 
 MAX_ERROR_CHARS = 500
 """Characters of ``last_error``: one line that is safe to show."""
@@ -308,10 +309,7 @@ def one_line(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     >>> one_line("no route\\n to \\x1b[31mhost")
     'no route to \\\\x1b[31mhost'
     """
-    words = " ".join(storable(text[: max_chars * 4]).split())
-    safe = words
-    if not words.isprintable():
-        safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    safe = escape_control(" ".join(storable(text[: max_chars * 4]).split()))
     return safe if len(safe) <= max_chars else safe[: max_chars - 1] + "…"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from yamlsched.db.query import execute, load
+from yamlsched.db.query import execute
 from yamlsched.sync import slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun
@@ -57,8 +57,8 @@ def create_runs(
     is_backfill: bool = False,
 ) -> int:
     """Insert runs in order, except those whose key is, or was, in use; return how many."""
-    parameters = {"namespace": namespace, "now": now, "by_hand": is_backfill}
-    return _write_rows(connection, "slots", "create_runs", runs, parameters)
+    values = {"namespace": namespace, "now": now, "by_hand": is_backfill}
+    return _write_rows(connection, "slots.create_runs", runs, **values)
 
 
 def followed(
@@ -91,7 +91,7 @@ def await_upstreams(
         for run in runs
         for job in after[run.definition_id]
     ]
-    _write_rows(connection, "follow", "await", rows, {"namespace": namespace, "now": now})
+    _write_rows(connection, "follow.await", rows, namespace=namespace, now=now)
 
 
 def wake_followers(
@@ -105,12 +105,12 @@ def wake_followers(
 
 def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
     """Record gaps, or extend those that they continue."""
-    _write_rows(connection, "slots", "record_gaps", gaps, {"now": now})
+    _write_rows(connection, "slots.record_gaps", gaps, now=now)
 
 
 def move_cursors(connection: Connection[Any], moves: Sequence[CursorMove]) -> None:
     """Set the cursors and next slots of definitions that the caller has locked."""
-    _write_rows(connection, "slots", "move_cursors", moves, {})
+    _write_rows(connection, "slots.move_cursors", moves)
 
 
 def notify_workers(connection: Connection[Any], namespace: str) -> None:
@@ -120,10 +120,9 @@ def notify_workers(connection: Connection[Any], namespace: str) -> None:
 
 def _write_rows(
     connection: Connection[Any],
-    file: str,
     statement: str,
     rows: Sequence[NewRun | Gap | CursorMove | AwaitedSlot],
-    parameters: Mapping[str, Any],
+    **values: Any,
 ) -> int:
     """Execute a statement for rows in chunks: each field is a parameter of that name, an array.
     Return how many rows it wrote.
@@ -133,5 +132,5 @@ def _write_rows(
         chunk = rows[start : start + CHUNK_ROWS]
         arrays = map(list, zip(*chunk, strict=True))
         columns = dict(zip(chunk[0]._fields, arrays, strict=True))
-        written += connection.execute(load(file)[statement], {**columns, **parameters}).rowcount
+        written += execute(connection, statement, **columns, **values).rowcount
     return written
