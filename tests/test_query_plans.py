@@ -130,7 +130,7 @@ def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_
     finishing = explained(
         connection, load("runs")["succeed"], {**runs, "cpu_seconds": None, "peaks": None}
     )
-    parameters = hosts.place_parameters(connection, schedule)
+    parameters = hosts.place_parameters(schedule)
     parameters |= {"namespace": "default", "is_valid": False, "writes": True, "errors": None}
     parameters |= {"now": None, "queues": schedule.serves_now()}
     explained(connection, load("hosts")["poll"], parameters)  # its functions are planned once

@@ -99,7 +99,7 @@ class PostgresBackend:
         fence = self.run_id, self.attempt, self.locked_by
         if last is not None:
             await own_transaction.report_in(session, fence, last)
-        with translate_errors(", ".join(sorted({batch.job_type for batch in enqueued}))):
+        with translate_errors():
             for parameters in own_transaction.fan_out(self.namespace, self.run_id, enqueued):
                 await session.execute(load("enqueue")["enqueue_many"], parameters)
         if not await own_transaction.succeed_in(session, fence, result):

@@ -38,10 +38,6 @@ OWN_FILES = {__file__}
 """
 
 
-# of JSON as PostgreSQL writes it: without white space around it
-decode = json.JSONDecoder().raw_decode
-
-
 def resolve(path: str) -> Callable[..., Any]:
     """Import and return the callable that ``pkg.mod.func`` or ``pkg.mod:func`` names."""
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
@@ -78,7 +74,7 @@ def read_payload(text: str) -> dict[str, Any]:
     changes that.
     """
     try:
-        payload = decode(text)[0]
+        payload = json.loads(text)
     except RecursionError as error:
         raise _unreadable("it is nested too deeply") from error
     except ValueError as error:

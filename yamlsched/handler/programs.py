@@ -173,16 +173,11 @@ class Program(NamedTuple):
         takes its place. ``options`` are those of Popen.
         """
 
-        ignored = [
-            number
-            for number in signal.valid_signals()
-            if signal.getsignal(number) is signal.SIG_IGN
-        ]
-
         def before_exec() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            for number in ignored:
-                signal.signal(number, signal.SIG_DFL)
+            for number in signal.valid_signals():
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
             prepare()
 
         with self._open_stdin() as stdin:

@@ -342,7 +342,7 @@ def _sending(parameters: dict[str, Any], key: Key) -> Iterator[Enqueuing]:
     job, count = parameters["job_type"], len(parameters["payloads"])
     with (
         enqueuing(job, count, parameters["namespace"], key) as sending,
-        translate_errors(job),
+        translate_errors(),
     ):
         parameters["trace_contexts"] = sending.contexts(count)
         yield sending
@@ -368,7 +368,7 @@ def enqueuing(
 
 
 @contextmanager
-def translate_errors(job: str) -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise Refused for what the SQL functions reject (YS001 to YS004), EnvironmentFailed for
     missing tables.
     """

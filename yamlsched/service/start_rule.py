@@ -47,11 +47,6 @@ class WorkerRow:
     error: str | None = None
 
     @property
-    def is_live(self) -> bool:
-        """Whether it has reported, and neither ended nor was lost."""
-        return self.reported_at is not None and self.ended_at is None
-
-    @property
     def is_unproven(self) -> bool:
         """Whether it was requested and has not executed a run."""
         return self.requested_at is not None and self.ended_at is None and self.runs == 0

@@ -108,7 +108,7 @@ def poll(
     with ``errors`` it is refused. ``writes`` is false for what only looks.
     """
     parameters = {
-        **place_parameters(connection, schedule),
+        **place_parameters(schedule),
         "namespace": namespace or schedule.namespace_override,
         "is_valid": is_valid,
         "writes": writes and schedule.syncs,
@@ -121,7 +121,7 @@ def poll(
     return row
 
 
-def place_parameters(connection: Connection[Any], schedule: ScheduleFile) -> dict[str, Any]:
+def place_parameters(schedule: ScheduleFile) -> dict[str, Any]:
     """Return the parameters of a place."""
     return {
         **schedule.version._asdict(),
@@ -173,7 +173,7 @@ def namespace_of_refused(
 
     ``namespace`` is that of the file, None if it cannot be read.
     """
-    parameters = {**place_parameters(connection, schedule), "namespace": namespace}
+    parameters = {**place_parameters(schedule), "namespace": namespace}
     known = fetch_column(connection, load("hosts")["namespace_of_refused"], parameters)
     return schedule.namespace_override or known[0]
 
@@ -191,7 +191,7 @@ def use(
     execute(
         connection,
         "hosts.use",
-        **place_parameters(connection, schedule),
+        **place_parameters(schedule),
         namespace=namespace,
         retention=Jsonb(retention),
         queues=Jsonb({name: _served_by(queue) for name, queue in queues.items()}),
@@ -217,7 +217,7 @@ def leave(connection: Connection[Any], schedule: ScheduleFile, namespace: str) -
     """
     if schedule.namespace_override is None:
         return []
-    parameters = {**place_parameters(connection, schedule), "namespace": namespace}
+    parameters = {**place_parameters(schedule), "namespace": namespace}
     return [
         f'{schedule.path} on this host now belongs to namespace "{namespace}" (was "{former}").'
         f" Add --namespace {shlex.quote(namespace)} to its crontab line; the jobs of"
@@ -242,7 +242,7 @@ def store_cannot_start(
 ) -> list[str]:
     """Store which of ``jobs`` this place cannot start, and why; return those that are new."""
     parameters = {
-        **place_parameters(connection, schedule),
+        **place_parameters(schedule),
         "jobs": list(jobs),
         "names": list(reasons),
         "reasons": list(reasons.values()),

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from yamlsched import git
@@ -80,15 +80,8 @@ def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
     except _Unknown as error:
         facts = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
     except (OSError, ValueError) as error:  # a path that the system does not accept is one, too
-        facts = Revision(problem=one_line(f"git could not be run: {error}"), remedy="")
-    return Revision(
-        facts.commit,
-        facts.is_dirty,
-        author or facts.author,
-        facts.subject,
-        facts.problem,
-        facts.remedy,
-    )
+        facts = Revision(problem=one_line(f"git could not be run: {error}"))
+    return replace(facts, author=author or facts.author)
 
 
 def code_revision(path: str, environment: Mapping[str, str]) -> str | None:
