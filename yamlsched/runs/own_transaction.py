@@ -63,4 +63,5 @@ async def succeed_in(session: Any, fence: Fence, result: str | None) -> bool:
 
 
 def _claim(fence: Fence) -> dict[str, Any]:
-    return dict(zip(("id", "attempt", "token"), fence, strict=True))
+    run_id, attempt, token = fence
+    return {"id": run_id, "attempt": attempt, "token": token}

@@ -29,8 +29,8 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
     """Apply the file if it changed, create the runs of due slots, run everything that is due, and
     prune.
 
-    A step that fails does not stop those after it if they can be done. It is reported to plugins in any
-    case.
+    A step that fails does not stop those after it if they can be done. It is reported to
+    plugins in any case.
     """
     result = WorkResult()
     is_healthy = False

@@ -154,7 +154,7 @@ def explain(
             f' "{sync}" decides that this host uses it for "{namespace}"'
         )
     assert in_use is not None
-    file_in_use = (
+    used = (
         f"in use is {in_use.path} of host {in_use.host} (hash {in_use.version.hash[:8]}), since"
         f" {rfc3339(in_use.since, 'seconds')}"
     )
@@ -162,13 +162,13 @@ def explain(
         return (
             f"{path} is not applied: its namespace belongs to"
             f" {environment(in_use.version.environment)}, and this is"
-            f" {environment(version.environment)}, so nothing is scheduled or run here; {file_in_use}."
+            f" {environment(version.environment)}, so nothing is scheduled or run here; {used}."
             " Correct --env, or use a separate namespace or database for each environment;"
             f' "{sync}" changes the environment of the namespace'
         )
     return (
         f"{path} (hash {version.hash[:8]}) is not applied: it was superseded, and another place"
-        f" has the file in use; {file_in_use}. Jobs that are the same in both files run here. Bring"
+        f" has the file in use; {used}. Jobs that are the same in both files run here. Bring"
         f' this host up to date, or, to go back to this file at once, run "{sync}"; if these are'
         " two services, give each a namespace"
     )
