@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,6 +34,7 @@ from yamlsched.schedule.load import load as load_file
 from yamlsched.schedule.values import parse
 from yamlsched.sync import definitions, hosts
 from yamlsched.text import names_for_log
+from yamlsched.timetable.times import MAX_DURATION
 
 STDOUT = 1
 KEPT = "what is not archived is not pruned"
@@ -317,7 +318,9 @@ def _in_use(
     values = {"namespace": namespace, "now": now}
     [file] = connection.execute(load("retention")["in_use"], values).fetchall()
     try:
-        return file, parse(Retention, file.retention or {})
+        retention = parse(Retention, file.retention or {})
+        ages = {name: min(age, MAX_DURATION) for name, age in retention.ages().items()}
+        return file, replace(retention, **ages)
     except (ValueError, TypeError) as error:
         raise EnvironmentFailed(
             f"the retention of the file in use is not valid in the database: {error}; nothing is"
