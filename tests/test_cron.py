@@ -243,15 +243,15 @@ REFUSED = [
     ("0 0 30 2 *", "30 2 *", "it never fires: no date within 50 years", "a day that the month has"),
     ("0 0 31 4,6,9,11 ?", "31 4,6,9,11 ?", "it never fires", "a day that the month has"),
     # characters
-    ("0 2 * * *\n", "\n", "control character U+000A", "on one line"),
-    ("0 2\n* * *", "\n", "control character U+000A", "on one line"),
-    ("0 2 * *\x00 *", "\x00", "control character U+0000", "on one line"),
-    ("0 2 * * *\x7f", "\x7f", "control character U+007F", "on one line"),
-    ("0 ٢ * * *", "٢", "(U+0662) in the cron expression is not ASCII", "0 2 * * *"),
-    ("0 ² * * *", "²", "is not ASCII", "0 2 * * *"),
-    ("0 2\u00a0* * *", "\u00a0", "(U+00A0)", "0 2 * * *"),
-    ("\u2003@daily", "\u2003", "(U+2003)", "0 2 * * *"),
-    ("0 \ud800 * * *", "\ud800", "(U+D800)", "0 2 * * *"),
+    ("0 2 * * *\n", "\n", "character '\\n' in", "on one line"),
+    ("0 2\n* * *", "\n", "character '\\n' in", "on one line"),
+    ("0 2 * *\x00 *", "\x00", "character '\\x00' in", "on one line"),
+    ("0 2 * * *\x7f", "\x7f", "character '\\x7f' in", "on one line"),
+    ("0 ٢ * * *", "٢", "'\\u0662' in the cron expression", "on one line"),
+    ("0 ² * * *", "²", "'\\xb2'", "on one line"),
+    ("0 2\u00a0* * *", "\u00a0", "'\\xa0'", "on one line"),
+    ("\u2003@daily", "\u2003", "'\\u2003'", "on one line"),
+    ("0 \ud800 * * *", "\ud800", "'\\ud800'", "on one line"),
 ]
 
 

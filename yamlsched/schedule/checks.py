@@ -143,20 +143,18 @@ def check_editor_copy(loaded: Loaded, file: Path) -> list[Diagnostic]:
     name = named[1] if named else FILE.name
     if "://" in name:
         return []
-    is_missing = False
     try:
         if json.loads(schedule_file.read(file.resolve().parent / name)) == SCHEMA:
             return []
-    except EnvironmentFailed as error:
+    except EnvironmentFailed:
         if not named:
             return []  # a copy is optional
-        is_missing = isinstance(error.__cause__, FileNotFoundError)
     except (ValueError, RecursionError):
         pass
-    problem = f"does not match yamlsched {__version__}: editors may show wrong help"
-    if is_missing:
-        problem = "does not exist: editors show no help"
-    message = f"the schema {quoted(name)} {problem}"
-    remedy = f"{'Create' if is_missing else 'Update'} it: yamlsched schema > {shlex.quote(name)}"
+    message = (
+        f"the schema {quoted(name)} is not that of yamlsched {__version__}: editors may show wrong"
+        " help"
+    )
+    remedy = f"Update it: yamlsched schema > {shlex.quote(name)}"
     span = named.span(1) if named else (0, 0)
     return [loaded.source.diagnostic(span, "YS416", message, remedy, (), WARNING)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import NamedTuple
@@ -51,7 +52,9 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
             "the program is an empty string", "Write its name first: [program, argument]."
         )
     if "/" not in program:
-        return None if which(program, folder, search_path) else not_on_path(program, search_path)
+        places = (os.path.join(folder, entry) for entry in search_path.split(os.pathsep))
+        is_there = shutil.which(program, path=os.pathsep.join(places))
+        return None if is_there else _not_on_path(program, search_path)
     path = os.path.join(folder, program)
     if not exists(path):
         if " " in program:
@@ -69,7 +72,7 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
     return _script_obstacle(program, path)
 
 
-def not_on_path(program: str, search_path: str) -> Obstacle:
+def _not_on_path(program: str, search_path: str) -> Obstacle:
     if " " in program:
         return Obstacle(
             f"there is no program {_shown(program)}", "Write each argument as an item of its own."
@@ -79,17 +82,6 @@ def not_on_path(program: str, search_path: str) -> Obstacle:
     return Obstacle(
         message, f"Install it, write its full path, or set PATH in env (PATH is {path})."
     )
-
-
-def which(program: str, folder: str, search_path: str) -> str | None:
-    """Return the path of the program that a name without a slash means in ``folder``; None if there
-    is none.
-    """
-    for entry in search_path.split(os.pathsep):
-        path = os.path.join(folder, entry, program)
-        if isfile(path) and os.access(path, os.X_OK):
-            return path
-    return None
 
 
 def _script_obstacle(program: str, path: str) -> Obstacle | None:
@@ -111,13 +103,10 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     interpreter = line.strip(" \t\n").split(" ")[0].split("\t")[0]
     if exists(interpreter):
         return None
-    if interpreter.endswith("\r"):
-        message = f"the first line of {_shown(program)} ends with a carriage return"
-        return Obstacle(message, "Save the file with Unix line endings.")
     message = (
         f"the first line of {_shown(program)} names {_shown(interpreter)}, which does not exist"
     )
-    return Obstacle(message, "Correct that line, or install the interpreter.")
+    return Obstacle(message, "Correct that line and its line ending, or install the interpreter.")
 
 
 def check(loaded: Loaded, file: Path, only: Calls | None = None) -> list[Diagnostic]:

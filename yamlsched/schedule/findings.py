@@ -76,9 +76,7 @@ def can_be_suppressed(code: str) -> bool:
 
 
 MAX_DIAGNOSTICS = 1_000
-"""At most this many diagnostics of a file are collected by one check, and besides those that
-comments suppress.
-"""
+"""At most this many diagnostics of a file are collected by one check."""
 MAX_ALIAS_NOTES = 3
 """At most this many aliases that lead to an error are listed."""
 
@@ -100,8 +98,6 @@ class Findings:
         missing.
         """
         self._added: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
-        self._suppresses = COMMENT.search(source.text) is not None
-        self._suppressed = 0
 
     def __len__(self) -> int:
         return len(self._added)
@@ -148,13 +144,9 @@ class Findings:
     ) -> None:
         key = span[0], code
         if key not in self._added:
-            if self.is_full and not self._suppresses:
+            if self.is_full:
                 return
             diagnostic = self.source.diagnostic(span, code, message, remedy, notes, severity)
-            if is_suppressed(diagnostic):
-                self._suppressed += 1
-            elif self.is_full:
-                return
             self._added[key] = diagnostic, {}
         if spot is not None and spot.alias_at is not None:
             self._added[key][1][spot.alias_at] = None
@@ -178,7 +170,7 @@ class Findings:
 
     @property
     def is_full(self) -> bool:
-        return len(self._added) - self._suppressed >= MAX_DIAGNOSTICS
+        return len(self._added) >= MAX_DIAGNOSTICS
 
     def diagnostics(self) -> list[Diagnostic]:
         """Return the diagnostics in the order of the file."""
@@ -203,8 +195,7 @@ FORBIDDEN = re.compile(
 )
 """The characters that YAML 1.2 forbids, and the line breaks of YAML 1.1 that it does not recognize.
 """
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-UTF8_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 
 
 def decode(data: bytes, file: str) -> Findings:
@@ -215,15 +206,9 @@ def decode(data: bytes, file: str) -> Findings:
     if len(data) > MAX_FILE_BYTES:
         message = f"the file has more than {MAX_FILE_BYTES:,} bytes"
         findings.error_at((0, 0), "YS013", message, "Split it into several namespaces.")
-    elif data.startswith(UTF16_MARKS):
-        findings.error_at((0, 0), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
-    elif data.startswith(UTF8_MARK):
-        findings.error_at(
-            (0, 0),
-            "YS002",
-            "the file starts with a byte order mark",
-            "Save it as UTF-8 without BOM.",
-        )
+    elif data.startswith(BYTE_ORDER_MARKS):
+        message = "the file starts with a byte order mark"
+        findings.error_at((0, 0), "YS002", message, "Save it as UTF-8 without BOM.")
     else:
         try:
             findings = Findings(Source(file, data.decode()))
@@ -245,11 +230,10 @@ def _check_characters(findings: Findings) -> None:
     if bad is None:
         return
     code = ord(bad[0])
-    if code == 0 and text.count("\0") * 4 > len(text):
-        findings.error_at(bad.span(), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
-        return
     name = "NUL" if code == 0 else f"U+{code:04X}"
     remedy = (
-        "Remove it." if code < 0x20 else f'Remove it, or write "\\u{code:04x}" in double quotes.'
+        "Remove it, and save the file as UTF-8."
+        if code < 0x20
+        else f'Remove it, or write "\\u{code:04x}" in double quotes.'
     )
     findings.error_at(bad.span(), "YS003", f"the character {name} is not allowed", remedy)

@@ -118,7 +118,8 @@ class Loaded:
         """Return whether a top-level key is valid, or absent from a file whose top level is a
         mapping.
         """
-        return self.root is not None and _is_known(self.root, key, self.findings)
+        spot = self.root and self.root.get(key)
+        return self.root is not None and (spot is None or self.findings.is_valid(spot))
 
     @cached_property
     def calls(self) -> tuple[Calls, ...]:
@@ -221,7 +222,7 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
         limits=_valid_entries(limits),
         notify=_valid_entries(targets),
         # in another version, a job may mean something else
-        jobs=jobs if _is_known(root, "version", findings) else {},
+        jobs=jobs if ("version",) not in findings.invalid else {},
         diagnostics=_diagnostics(findings),
         root=root,
         findings=findings,
@@ -233,11 +234,6 @@ Entry = TypeVar("Entry")
 
 def _valid_entries(entries: dict[str, Entry | None]) -> dict[str, Entry]:
     return {name: entry for name, entry in entries.items() if entry is not None}
-
-
-def _is_known(root: Spot, key: str, findings: Findings) -> bool:
-    spot = root.get(key)
-    return spot is None or findings.is_valid(spot)
 
 
 def _path_spots(root: Spot | None, findings: Findings) -> list[Spot]:

@@ -212,12 +212,7 @@ def _place_of(spot: Spot) -> str:
     ):
         return "If it is a job, indent it below jobs."
     if not parent and key in JOB_KEYS:
-        is_inheritable = key in SCHEMA["properties"]["defaults"]["properties"]
-        return (
-            "It belongs in a job, or in defaults for all jobs."
-            if is_inheritable
-            else "It belongs in a job."
-        )
+        return "It belongs in a job, or in defaults for all jobs."
     if parent[:1] == ["jobs"] and key == "user":
         return "A command runs as the user of the worker."
     if parent and key in JOB_KEYS["backoff"]["properties"]:
@@ -263,13 +258,10 @@ def without_effect(spot: Spot, schema: Schema, findings: Findings) -> None:
 def handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report a job that has neither, or both."""
     if "handler" in spot.value and "command" in spot.value:
-        both = sorted(
-            (spot.child(key) for key in ("handler", "command")),
-            key=lambda child: child.key.node.start,
-        )
-        notes = [(both[0].key.node.start, "the first one is here")]
         message = f"{spot} has a handler and a command"
-        findings.error(both[1].key, "YS119", message, "Remove one of the two.", notes=notes)
+        _report_second(
+            spot, ("handler", "command"), "YS119", message, "Remove one of the two.", findings
+        )
     elif not (
         "handler" in spot.value
         or "command" in spot.value
@@ -281,14 +273,21 @@ def handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
 
 
 def cron_and_crons(spot: Spot, schema: Schema, findings: Findings) -> None:
-    if "cron" not in spot.value or "crons" not in spot.value:
-        return
-    both = sorted(
-        (spot.child(key) for key in ("cron", "crons")), key=lambda child: child.key.node.start
+    if "cron" in spot.value and "crons" in spot.value:
+        remedy = (
+            "Write all expressions in crons. Keys then have the minute in UTC, also those of a"
+            " daily job."
+        )
+        message = f"{spot} has cron and crons"
+        _report_second(spot, ("cron", "crons"), "YS124", message, remedy, findings)
+
+
+def _report_second(
+    spot: Spot, keys: tuple[str, str], code: str, message: str, remedy: str, findings: Findings
+) -> None:
+    """Report two keys of which only one is allowed, at the second one."""
+    first, second = sorted(
+        (spot.child(key).key for key in keys), key=lambda child: child.node.start
     )
-    notes = [(both[0].key.node.start, "the first one is here")]
-    remedy = (
-        "Write all expressions in crons. Keys then have the minute in UTC, also those of a daily"
-        " job."
-    )
-    findings.error(both[1].key, "YS124", f"{spot} has cron and crons", remedy, notes=notes)
+    notes = [(first.node.start, "the first one is here")]
+    findings.error(second, code, message, remedy, notes=notes)

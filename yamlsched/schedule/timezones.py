@@ -52,28 +52,14 @@ def _cities() -> dict[str, str]:
 
 def explain(text: str, closest_match: ClosestMatch = closest_match) -> Finding:
     """Return why a name is not a time zone."""
-    meant = ABBREVIATIONS.get(text.upper())
-    if meant:
-        return Finding(
-            "YS206",
-            f"{quoted(text)} is an abbreviation, not a time zone",
-            f'Did you mean "{meant}"?',
-        )
-    if text.upper() in ("LOCAL", "LOCALTIME", "SYSTEM"):
-        remedy = (
-            "Write an IANA name such as Europe/Berlin: the host's zone is never used, because hosts"
-            " may differ."
-        )
-        return Finding("YS205", f"{quoted(text)} is not a time zone", remedy)
-    if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
-        remedy = "Write an IANA name such as Europe/Berlin, or UTC."
-        return Finding("YS205", f"{quoted(text)} is an offset, not a time zone", remedy)
     folded = text.replace(" ", "_")
     city = folded.rpartition("/")[2]
-    guess = closest_match(folded, names(), 0.75) or _cities().get(
-        closest_match(city, _cities(), 0.85) or ""
+    guess = (
+        ABBREVIATIONS.get(text.upper())
+        or closest_match(folded, names(), 0.75)
+        or _cities().get(closest_match(city, _cities(), 0.85) or "")
     )
-    remedy = (
-        f'Did you mean "{guess}"?' if guess else "Write an IANA name such as Europe/Berlin or UTC."
-    )
+    remedy = "Write an IANA name such as Europe/Berlin or UTC."
+    if guess and not re.search("[0-9]", text):  # an offset is no place
+        remedy = f'Did you mean "{guess}"?'
     return Finding("YS205", f"{quoted(text)} is not a time zone", remedy)

@@ -4,7 +4,7 @@ spread.
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 from yamlsched import durations
@@ -108,14 +108,9 @@ def limit_spread(values: dict[str, Any], own: Spot, findings: Findings) -> None:
         return
     spot, interval = own.child("spread"), durations.show(apart)
     message = (
-        f"{spot}: with {spot.value} a run could start after the next slot; slots come every"
-        f" {interval}"
+        f"{spot}: with {spot.value} a run could start after the next slot; the shortest time"
+        f" between two is {interval}"
     )
-    if len(cron.times) > 1 or apart < timedelta(days=1):
-        message = (
-            f"{spot}: with {spot.value} a run could start after the next slot; some slots are"
-            f" {interval} apart"
-        )
     source = next(key for key in ("cron", "crons", "after") if key in own.value)
     notes = [(own.child(source).key.node.start, f"{source} is here")]
     findings.error(spot, "YS207", message, f"Write {interval} or less.", notes=notes)

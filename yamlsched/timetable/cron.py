@@ -5,16 +5,18 @@ docs/cron.md.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 from yamlsched.errors import CronError
 from yamlsched.timetable import cron_fields as fields
 from yamlsched.timetable.cron_fields import field_values, uses_nth
 
+DAY = 1440
 MAX_CHARS = 256
 HORIZON_YEARS = 50
 REFERENCE_YEAR = 2000
@@ -234,54 +236,38 @@ def smallest_gap(cron: Cron) -> timedelta:
     >>> smallest_gap(parse_cron("0 0,1 * * *")), smallest_gap(parse_cron("0 23,1 1 * *"))
     (datetime.timedelta(seconds=3600), datetime.timedelta(seconds=79200))
     """
-    if cron.parts:
-        return _smallest_gap_of_list(cron.parts)
-    over_midnight = timedelta(
-        days=_nearest_dates(cron.date_fields), minutes=cron.times[0] - cron.times[-1]
-    )
-    return min([over_midnight, *(timedelta(minutes=b - a) for a, b in pairwise(cron.times))])
+    gaps: list[int] = []
+    parts = cron.expressions
+    for which, following, days in _neighbours(tuple(part.date_fields for part in parts)):
+        times, others = (
+            sorted({time for nth in date for time in parts[nth].times})
+            for date in (which, following)
+        )
+        gaps += [b - a for a, b in pairwise([*times, days * DAY + others[0]])]
+    return timedelta(minutes=min(gaps))
 
 
-def _smallest_gap_of_list(parts: tuple[Cron, ...]) -> timedelta:
-    """Walk over the dates of the calendar's cycle; the times of a date depend only on which of
-    ``parts`` match it.
-    """
-    nearest, last = 366 * CALENDAR_CYCLE_YEARS * 1440, -(10**9)
-    times_of = lru_cache(maxsize=None)(
-        lambda which: sorted({time for part in which for time in parts[part].times})
-    )
-    gap_of = lru_cache(maxsize=None)(
-        lambda which: min((b - a for a, b in pairwise(times_of(which))), default=nearest)
-    )
-    for year in range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1):
-        for month in range(1, 13):
-            on_days: dict[int, tuple[int, ...]] = {}
-            for nth, part in enumerate(parts):
-                for day in matching_days(part.date_fields, year, month):
-                    on_days[day] = (*on_days.get(day, ()), nth)
-            for day, which in sorted(on_days.items()):
-                midnight = date(year, month, day).toordinal() * 1440
-                nearest = min(nearest, gap_of(which), midnight + times_of(which)[0] - last)
-                last = midnight + times_of(which)[-1]
-    return timedelta(minutes=nearest)
+Which = tuple[int, ...]
+"""The expressions of a list that match a date, by their number."""
 
 
 @lru_cache(maxsize=4096)
-def _nearest_dates(date_fields: tuple[str, str, str]) -> int:
-    """Return the smallest number of days between two matching dates."""
+def _neighbours(fields: tuple[tuple[str, str, str], ...]) -> frozenset[tuple[Which, Which, int]]:
+    """Return what matches a date, and the next one with slots, and how many days are between."""
+    pairs: set[tuple[Which, Which, int]] = set()
+    before: tuple[int, Which] | None = None
     years = range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1)
-    days = (
-        date(year, month, day).toordinal()
-        for year in years
-        for month in range(1, 13)
-        for day in matching_days(date_fields, year, month)
-    )
-    nearest = 366 * CALENDAR_CYCLE_YEARS
-    for day, next_day in pairwise(days):
-        nearest = min(nearest, next_day - day)
-        if nearest == 1:
-            break
-    return nearest
+    for year, month in product(years, range(1, 13)):
+        on_days: dict[int, Which] = defaultdict(tuple)
+        for nth, date_fields in enumerate(fields):
+            for day in matching_days(date_fields, year, month):
+                on_days[day] += (nth,)
+        for day, which in sorted(on_days.items()):
+            ordinal = date(year, month, day).toordinal()
+            if before is not None:
+                pairs.add((before[1], which, ordinal - before[0]))
+            before = ordinal, which
+    return frozenset(pairs)
 
 
 def mismatches(cron: Cron, wall: datetime) -> list[str]:
@@ -335,16 +321,10 @@ def _check_characters(stripped: str, shift: int) -> None:
         remedy = "write ranges and steps instead of long lists, or split it into several jobs"
         raise CronError(message, shift, shift + len(stripped), remedy)
     for place, character in enumerate(stripped, shift):
-        code = f"U+{ord(character):04X}"
-        if not character.isascii():
-            literal = f'"{character}" ' if character.isprintable() else ""
-            message = f"character {literal}({code}) in the cron expression is not ASCII"
-            raise CronError(message, place, place + 1, EXAMPLE)
-        if character != "\t" and not character.isprintable():
+        if not (" " <= character <= "~" or character == "\t"):
+            message = f"character {character!a} in the cron expression is not supported"
             remedy = "write the five fields on one line, separated by spaces"
-            raise CronError(
-                f"control character {code} in the cron expression", place, place + 1, remedy
-            )
+            raise CronError(message, place, place + 1, remedy)
 
 
 def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from heapq import merge
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -179,30 +179,16 @@ class ClockChange(NamedTuple):
     after: timedelta
 
 
-def offsets(zone: ZoneInfo, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the stretches of constant offset in the minutes [start, end): first minute, end, and
-    offset in minutes.
-    """
-    pending: tuple[int, int, int] | None = None
-    for number in range(start // WINDOW, -(-end // WINDOW)):
-        for stretch in _stretches(zone, number):
-            begin, finish = max(stretch.start, start), min(stretch.end, end)
-            if pending is not None and pending[2] == stretch.offset:
-                pending = (pending[0], finish, pending[2])
-            elif begin < finish:
-                if pending is not None:
-                    yield pending
-                pending = (begin, finish, stretch.offset)
-    if pending is not None:
-        yield pending
-
-
-def clock_changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[ClockChange]:
+def clock_changes(zone: tzinfo, after: datetime, until: datetime) -> Iterator[ClockChange]:
     """Yield the clock changes in (after, until]."""
-    for (_, _, before), (start, _, offset) in pairwise(
-        offsets(zone, _first_minute(after) - 1, _end_minute(until))
-    ):
-        yield ClockChange(EPOCH + start * MINUTE, before * MINUTE, offset * MINUTE)
+    start, end = _first_minute(after), _end_minute(until)
+    before: int | None = None
+    for number in range((start - 1) // WINDOW, -(-end // WINDOW)):
+        for stretch in _stretches(zone, number):
+            if before not in (None, stretch.offset) and start <= stretch.start < end:
+                at = EPOCH + stretch.start * MINUTE
+                yield ClockChange(at, (before or 0) * MINUTE, stretch.offset * MINUTE)
+            before = stretch.offset
 
 
 def _first_minute(after: datetime) -> int:
@@ -292,18 +278,9 @@ def _pieces(
 @lru_cache(maxsize=8192)
 def _allowed(allowed: tuple[tuple[date, date], ...], dates: tuple[int, ...]) -> tuple[int, ...]:
     """Return those of ``dates`` that are within one of the ranges ``allowed``."""
-    days: list[int] = []
-    nth = (
-        bisect_left(allowed, LOCAL_EPOCH.date() + timedelta(days=dates[0]), key=itemgetter(1))
-        if dates
-        else 0
-    )
-    for first, last in allowed[nth:]:
-        low, high = ((day - LOCAL_EPOCH.date()).days for day in (first, last))
-        if not dates or low > dates[-1]:
-            break
-        days += dates[bisect_left(dates, low) : bisect_left(dates, high + 1)]
-    return tuple(days)
+    epoch = LOCAL_EPOCH.date()
+    ranges = [((first - epoch).days, (last - epoch).days) for first, last in allowed]
+    return tuple(day for day in dates if any(low <= day <= high for low, high in ranges))
 
 
 def _cut(
@@ -368,7 +345,7 @@ def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
+def _stretches(zone: tzinfo, number: int) -> tuple[Stretch, ...]:
     """Return the stretches of constant offset of which window ``number`` consists.
 
     One probe a day finds every change: no zone has two changes within six days.
@@ -394,7 +371,7 @@ def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
     return tuple(stretches)
 
 
-def _offset(zone: ZoneInfo, minute: int) -> int:
+def _offset(zone: tzinfo, minute: int) -> int:
     """Return the offset at a UTC minute, in minutes; the odd seconds of local mean times are
     rounded down.
     """
@@ -404,7 +381,7 @@ def _offset(zone: ZoneInfo, minute: int) -> int:
     return offset // MINUTE
 
 
-def _change(zone: ZoneInfo, low: int, high: int) -> int:
+def _change(zone: tzinfo, low: int, high: int) -> int:
     """Return the first minute of (low, high] at which the offset is that of ``high``."""
     after = _offset(zone, high)
     while high - low > 1:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from yamlsched import durations
 from yamlsched.runs import backoff as delays
 from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
 from yamlsched.schedule.lint import Linter
 from yamlsched.schedule.load import Calls
+from yamlsched.schedule.node import Spot
 from yamlsched.schedule.timezones import ABBREVIATIONS
 from yamlsched.secret_forms import mask_command, mask_value
 from yamlsched.timetable.cron import Cron, smallest_gap
@@ -108,43 +108,38 @@ def executes_payload(linter: Linter, calls: Calls) -> None:
 
 def secrets(linter: Linter, calls: Calls) -> None:
     """Report what looks like a secret in the values that a job passes on."""
-    for name, value in (calls.env or {}).items():
-        if mask_value(name, value) != value:
-            spot = linter.loaded.spot(calls.job, "env", name)
-            message = (
-                f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
-            )
-            remedy = "Set it in the environment of the worker."
-            if name.startswith("PG"):  # a command does not get the worker's
-                remedy = "Write it to ~/.pgpass, or to a file that PGPASSFILE in env names."
-            linter.findings.warning(spot.key, "YS409", message, remedy)
+
+    def warn(spot: Spot, at: Spot, remedy: str) -> None:
+        message = (
+            f"{spot} looks like a secret: it is stored in git, and unencrypted in the database"
+        )
+        linter.findings.warning(at, "YS409", message, remedy)
+
+    remedy = "Read it from a file, or from the environment of the worker."
     words = calls.command or ()
     for nth, (word, masked) in enumerate(zip(words, mask_command(words), strict=True)):
         if word != masked:
             spot = linter.loaded.spot(calls.job, "command").child(nth)
-            message = f"{spot} contains what looks like a secret: commands are stored in git"
-            remedy = "Let the program read it from a file or from the environment of the worker."
-            linter.findings.warning(spot, "YS409", message, remedy)
+            warn(spot, spot, remedy)
+    for key in ("env", "payload"):
+        top = linter.loaded.written(calls.job, key) if getattr(calls, key) else None
+        for spot in _strings(top) if top else ():
+            name = str(spot.path[-1]) if isinstance(spot.path[-1], str) else ""
+            if mask_value(name, spot.value) == spot.value:
+                continue
+            if key == "env" and name.startswith("PG"):  # a command does not get the worker's
+                pgpass = "Write it to ~/.pgpass, or to a file that PGPASSFILE in env names."
+                warn(spot, spot.key, pgpass)
+            else:
+                warn(spot, spot.key, remedy)
 
-    def look(value: Any, keys: tuple[str | int, ...]) -> None:
-        items: Iterable[tuple[Any, Any]] = ()
-        if isinstance(value, dict):
-            items = value.items()
-        elif isinstance(value, list):
-            items = enumerate(value)
-        for key, inner in items:
-            name = key if isinstance(key, str) else ""
-            if isinstance(inner, str) and mask_value(name, inner) != inner:
-                entry = linter.loaded.spot(calls.job)
-                spot = entry.get(*keys, key) or entry
-                message = (
-                    f"{spot} looks like a secret: payloads are stored unencrypted in the database"
-                )
-                remedy = "Let the handler read it from its environment."
-                linter.findings.warning(spot.key if name else spot, "YS409", message, remedy)
-            look(inner, (*keys, key))
 
-    look(calls.payload, ("payload",))
+def _strings(spot: Spot) -> Iterator[Spot]:
+    """Yield the strings in a value."""
+    if isinstance(spot.value, str):
+        yield spot
+    for child in spot.children():
+        yield from _strings(child)
 
 
 def zone_names(linter: Linter, job: Job, cron: Cron) -> None:
