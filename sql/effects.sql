@@ -1,7 +1,3 @@
--- An attempt is inside an effect that it claimed as long as it has the lease. After a cancel it may
--- be inside until the lease would have ended, because its handler may run until its
--- worker's next heartbeat.
-
 -- name: claim
 -- Claim the key of an effect, if our lease on the run holds, and return what was found. No row: the
 -- lease is lost. Without a state the key was not available and is free now: it was released, or
@@ -97,10 +93,7 @@ with unsettled as (
     from yamlsched.effects e
     where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done'
         or e.doubted_at is not null)
-      and not (e.state = 'claimed' and exists (
-          select from yamlsched.job_runs r
-          where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-            and (r.status = 'running' or r.locked_until > clock_timestamp())))
+      and not (e.state = 'claimed' and yamlsched.is_inside(e))
     for update
 ), done as (
     update yamlsched.effects e
@@ -121,8 +114,6 @@ from unsettled u;
 -- name: find
 -- The state of an effect, and the run that entered it.
 select e.state, e.run_id, e.attempt, e.provider_key::text, e.claimed_at, e.doubted_at, e.done_at,
-       coalesce((select r.locked_by = e.locked_by and r.attempts = e.attempt
-                        and (r.status = 'running' or r.locked_until > clock_timestamp())
-                 from yamlsched.job_runs r where r.id = e.run_id), false) as is_running
+       yamlsched.is_inside(e) as is_running
 from yamlsched.effects e
 where e.namespace = %(namespace)s and e.key = %(key)s;

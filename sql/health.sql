@@ -243,16 +243,21 @@ cross join lateral (
 order by l.job_type, l.place limit %(limit)s;
 
 -- name: workers
--- The 50 hosts of each namespace that were seen last.
-select h.namespace, h.host, h.running, h.seen_at
+-- The 50 hosts that were seen last, of those that serve queues or execute runs, within the hour. A
+-- claim is named host:pid:random.
+select s.namespace, s.host, sum(s.running)::integer as running, max(s.seen_at) as seen_at
 from (
-    select w.namespace, w.host, w.running, w.seen_at,
-           row_number() over (partition by w.namespace order by w.seen_at desc) as nth
-    from yamlsched.seen_hosts w
-    where w.namespace = any(%(namespaces)s)
-) h
-where h.nth <= 50
-order by h.seen_at desc;
+    select q.namespace, q.host, 0 as running, q.seen_at from yamlsched.queue_servers q
+    where q.namespace = any(%(namespaces)s)
+      and q.seen_at > clock_timestamp() - interval '1 hour'
+    union all
+    select o.namespace, regexp_replace(o.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2'), 1,
+           o.started_at
+    from yamlsched.open_runs o
+    where o.namespace = any(%(namespaces)s) and o.status = 'running'
+) s
+group by s.namespace, s.host
+order by max(s.seen_at) desc limit 50;
 
 -- name: queues
 -- How much there is to do in each queue, counted to 10,000 of each level, and who does it.

@@ -98,12 +98,6 @@ select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_a
        r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error, r.error_type,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint
            as dead_run_id,
-       r.status = 'cancelled' and coalesce((
-           select a.detail ->> 'was'
-           from yamlsched.operator_actions a
-           where a.namespace = r.namespace and a.target = 'run:' || r.id::text and a.verb = 'cancel'
-           order by a.id desc
-           limit 1), '') <> 'running' as cancelled_at_rest,
        yamlsched.waits_for(r) as waits
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s
@@ -162,13 +156,7 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        r.finished_at is null and yamlsched.is_closed(d, clock_timestamp()) as is_closed,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint
-           as dead_run_id,
-       r.status = 'cancelled' and coalesce((
-           select a.detail ->> 'was'
-           from yamlsched.operator_actions a
-           where a.namespace = r.namespace and a.target = 'run:' || r.id::text and a.verb = 'cancel'
-           order by a.id desc
-           limit 1), '') <> 'running' as cancelled_at_rest
+           as dead_run_id
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s;
@@ -200,10 +188,7 @@ order by o.ended_at, o.attempt;
 -- An effect that was claimed by an attempt that has ended is in doubt, even before another attempt
 -- reaches it.
 select e.key,
-       case when e.state = 'claimed' and not exists (
-                select from yamlsched.job_runs r
-                where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-                  and (r.status = 'running' or r.locked_until > clock_timestamp()))
+       case when e.state = 'claimed' and not yamlsched.is_inside(e)
             then 'in_doubt' else e.state end as state,
        e.provider_key::text, e.attempt, e.result, e.claimed_at, e.doubted_at, e.done_at
 from yamlsched.effects e

@@ -11,31 +11,18 @@ for no key update;
 
 -- name: report
 -- Write the progress of attempts, each only if its run is still ours. A run that is locked is about
--- to finish: its last progress is written with its outcome. Fast for at most a hundred runs.
-with given as materialized (
-    select g.*
-    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(dones)s::float8[],
-        %(totals)s::float8[],
-                %(notes)s::text[]) as g (id, attempt, token, done, total, note)
-), held as materialized (
-    select r.id, r.attempts, r.locked_by
-    from yamlsched.job_runs r
-    where r.id = any (%(ids)s::bigint[])
-      and r.status = 'running'
-      and ((r.id, r.attempts, r.locked_by) in
-           (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[],
-               %(tokens)s::text[]))) is true
-    for no key update of r skip locked
-)
+-- to finish: its last progress is written with its outcome.
 insert into yamlsched.attempt_progress (run_id, attempt, reported_at, done, total, worker, note)
-select g.id, g.attempt, coalesce(%(now)s::timestamptz, clock_timestamp()), g.done, g.total, g.token,
+select r.id, g.attempt, coalesce(%(now)s::timestamptz, clock_timestamp()), g.done, g.total, g.token,
        g.note
-from given g
-where (g.id, g.attempt, g.token) in (select h.id, h.attempts, h.locked_by from held h)
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(dones)s::float8[],
+            %(totals)s::float8[], %(notes)s::text[]) as g (id, attempt, token, done, total, note)
+join yamlsched.job_runs r on r.id = g.id
+where r.status = 'running' and r.attempts = g.attempt and r.locked_by = g.token
+for no key update of r skip locked
 on conflict (run_id, attempt) do update
 set reported_at = excluded.reported_at, done = excluded.done, total = excluded.total,
-    worker = excluded.worker,
-    note = excluded.note
+    worker = excluded.worker, note = excluded.note
 returning run_id;
 
 -- name: report_in

@@ -1766,14 +1766,9 @@ cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) 
 
 -- Unfinished runs. Two branches, because each has its own index.
 create view yamlsched.open_runs as
-select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
-       r.run_at, r.status, r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until,
-       r.started_at, r.failed_at, r.last_error, r.created_at, r.prior_attempts, r.blocked_on,
-       r.queue, r.unreleased, r.begun_at, r.late_at, r.is_call
-from (select * from yamlsched.job_runs a where a.finished_at is null and a.blocked_on is null
-      union all
-      select * from yamlsched.job_runs b
-      where b.finished_at is null and b.blocked_on is not null) r;
+select * from yamlsched.job_runs a where a.finished_at is null and a.blocked_on is null
+union all
+select * from yamlsched.job_runs b where b.finished_at is null and b.blocked_on is not null;
 
 -- Figures
 
@@ -1802,22 +1797,29 @@ where r.status = 'running'
   and (r.locked_until < clock_timestamp() - interval '1 minute'
        or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
 
+-- Whether an attempt is inside an effect that it claimed, as long as it has the lease. After a cancel
+-- it may be inside until then, because its handler may run until its worker's next heartbeat.
+create function yamlsched.is_inside(e yamlsched.effects) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from yamlsched.job_runs r
+        where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
+          and (r.status = 'running' or r.locked_until > clock_timestamp()))
+$$;
+
 -- Effects for which it is unknown whether they happened: an exception left the block without a
 -- proof that nothing happened, or the process died inside it. waits_for: 'retry' if the run's next
 -- attempt applies in_doubt, else 'person': find out whether it happened, then run `yamlsched settle
 -- KEY`. provider_key is the key that the provider received.
 create view yamlsched.effects_in_doubt as
 select e.namespace, e.key, e.provider_key, e.run_id, r.job_type, r.status as run_status, e.attempt,
-       e.claimed_at,
-       e.doubted_at,
+       e.claimed_at, e.doubted_at,
        case when r.status in ('queued', 'failed', 'running') then 'retry'
            else 'person' end as waits_for
 from yamlsched.effects e
 left join yamlsched.job_runs r on r.id = e.run_id
-where e.state <> 'done'
-  and (e.state = 'in_doubt'
-       or (r.locked_by = e.locked_by and r.attempts = e.attempt
-           and (r.status = 'running' or r.locked_until > clock_timestamp())) is not true);
+where e.state <> 'done' and (e.state = 'in_doubt' or not yamlsched.is_inside(e));
 
 -- One row per job: its unfinished runs, and whether it is late.
 -- failing: runs that fail again and again, by the rule of is_failing, which would take too long
@@ -1826,10 +1828,8 @@ create view yamlsched.job_queues as
 select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at,
        d.effective_from, state.paused,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running,
-       coalesce(open.failed, 0) as failed,
-       coalesce(open.failing, 0) as failing, coalesce(open.failed_runs, 0) as failed_runs,
-       coalesce(open.failed_attempts, 0) as failed_attempts, open.failed_at, open.oldest_due_at,
-       open.slot_run_id,
+       coalesce(open.failed, 0) as failed, coalesce(open.failing, 0) as failing,
+       open.oldest_due_at, open.slot_run_id,
        l.since as late_since, l.why as late_why, l.slot as late_slot
 from yamlsched.job_definitions d
 left join (
@@ -1837,10 +1837,7 @@ left join (
            count(*) filter (where r.status = 'queued') as queued,
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
-           count(*) filter (where r.failed_attempts >= r.failing_from and not r.is_call) as failing,
-           count(*) filter (where r.failed_at is not null) as failed_runs,
-           max(r.failed_at) as failed_at,
-           coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
+           count(*) filter (where r.is_failing and not r.is_call) as failing,
            least(min(r.due_at) filter (where not r.exclusive),
                  case when not bool_or(r.has_turn)
                       then min(r.due_at) filter (where r.exclusive) end) as oldest_due_at,
@@ -1848,19 +1845,16 @@ left join (
                  case when not bool_or(r.has_turn)
                       then min(r.late_at) filter (where r.exclusive) end) as late_at,
            min(r.id) filter (where r.exclusive) as slot_run_id, min(r.scheduled_for) as slot
-    from (select o.definition_id, o.id, o.status, o.failed_at, o.exclusive
-        and not o.unreleased as exclusive, o.scheduled_for,
+    from (select o.definition_id, o.id, o.status, o.scheduled_for, o.is_call,
+                 o.exclusive and not o.unreleased as exclusive,
                  o.exclusive and o.status = 'running' as has_turn,
                  case when o.begun_at is null then o.late_at end as late_at,
                  case when o.status <> 'running' and o.run_at <= clock_timestamp()
-                     and not o.unreleased
+                           and not o.unreleased
                       then greatest(o.run_at, o.created_at) end as due_at,
-                 o.is_call,
-                 greatest(1, least(3, o.max_attempts - o.prior_attempts - 1)) as failing_from,
-                 case when o.failed_at is not null
-                      then greatest(o.attempts - o.prior_attempts - (o.status
-                          = 'running')::integer, 0)
-                      else 0 end as failed_attempts
+                 o.failed_at is not null
+                 and o.attempts - o.prior_attempts - (o.status = 'running')::integer
+                     >= greatest(1, least(3, o.max_attempts - o.prior_attempts - 1)) as is_failing
           from yamlsched.open_runs o) r
     group by r.definition_id
 ) open on open.definition_id = d.id
@@ -1872,28 +1866,36 @@ cross join lateral yamlsched.late(
     open.late_at, d.after = '{}' and d.overlap = 'wait' and open.slot_run_id is not null,
     open.slot) l;
 
--- One row per job: its state in one word; if several apply, the most severe. Calls of on_dead do
--- not count for the job's own health.
-create view yamlsched.job_states as
-select q.namespace, q.job_type, q.definition_id,
+-- One row per job: its state in one word (if several apply, the most severe), its last results, its
+-- unfinished runs, and whether it is late. Calls of on_dead do not count.
+-- failure_streak: the runs whose latest failed attempt is later than the job's last success: dead,
+-- waiting for a retry or running again, but not cancelled. attempt_streak: their attempts that
+-- failed after it, since an operator's retry.
+create view yamlsched.job_health as
+select q.namespace, q.job_type, q.definition_id, d.description, d.owner, d.tags, d.schedule,
+       d.timezone, d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
+       d.paused_at, d.paused_until, d.paused_by, d.paused_reason, q.paused,
        case when q.retired_at is not null then 'retired'
             when stuck.definition_id is not null then 'stuck'
             when q.late_since is not null then 'late'
-            when failure.has_died then 'dead'
+            when streak.has_died then 'dead'
             when q.failing > 0 then 'failing'
-            when failure.is_failing then 'retrying'
+            when streak.runs > 0 then 'retrying'
             when q.paused then 'paused'
             when not q.enabled then 'disabled'
             when q.running > 0 then 'running'
             when success.finished_at is not null then 'ok'
             else 'new' end as state,
-       failure.is_failing, success.finished_at as last_success_at,
-       success.run_id as last_success_run_id,
-       latest.finished_at as last_end_at, latest.locked_by as last_worker, q.paused, q.queued,
-       q.running, q.failed,
-       q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id,
-       q.late_since, q.late_why, q.late_slot
+       latest.finished_at as last_end_at, latest.locked_by as last_worker,
+       success.finished_at as last_success_at, success.run_id as last_success_run_id,
+       failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id,
+       failed.last_error, failed.error_type,
+       streak.runs as failure_streak, streak.attempts as attempt_streak,
+       q.failing, q.queued, q.running, q.failed, q.oldest_due_at,
+       q.slot_run_id as open_slot_run_id, q.late_since, q.late_why, q.late_slot,
+       d.overlap
 from yamlsched.job_queues q
+join yamlsched.job_definitions d on d.id = q.definition_id
 left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
 left join lateral (
@@ -1907,56 +1909,26 @@ left join lateral (
       and r.status = 'succeeded' and not r.is_call
     order by r.finished_at desc limit 1
 ) success on true
-cross join lateral (
-    -- is_failing: the streak of job_health is not empty; has_died: a run died since the last
-    -- success. The order makes the planner use the index
-    select (select r.failed_at from yamlsched.job_runs r
-            where r.definition_id = q.definition_id and not r.is_call
-              and r.failed_at > coalesce(success.finished_at, '-infinity')
-              and r.status <> 'cancelled'
-            order by r.failed_at desc limit 1) is not null as is_failing,
-           (select r.dead_at from yamlsched.job_runs r
-            where r.definition_id = q.definition_id and not r.is_call
-              and r.dead_at > coalesce(success.finished_at, '-infinity')
-            order by r.dead_at desc limit 1) is not null as has_died
-) failure;
-
--- One row per job: its state, its last results, its unfinished runs, and whether it is late.
--- failure_streak: the runs whose latest failed attempt is later than the job's last success: dead,
--- waiting for a retry or running again, but not cancelled. attempt_streak: their attempts that
--- failed after it, since an operator's retry.
-create view yamlsched.job_health as
-select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags, d.schedule,
-       d.timezone,
-       d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
-       d.paused_at, d.paused_until, d.paused_by, d.paused_reason, s.paused, s.state,
-       s.last_end_at, s.last_worker, s.last_success_at, s.last_success_run_id,
-       failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id,
-       failed.last_error, failed.error_type,
-       streak.runs as failure_streak, streak.attempts as attempt_streak,
-       s.failing, s.queued, s.running, s.failed, s.oldest_due_at,
-       s.slot_run_id as open_slot_run_id, s.late_since, s.late_why, s.late_slot,
-       d.overlap
-from yamlsched.job_states s
-join yamlsched.job_definitions d on d.id = s.definition_id
 left join lateral (
     select r.id as run_id, r.failed_at, r.last_error, r.error_type
     from yamlsched.job_runs r
-    where r.definition_id = s.definition_id and r.failed_at is not null
+    where r.definition_id = q.definition_id and r.failed_at is not null
     order by r.failed_at desc limit 1
 ) failed on true
 left join lateral (
     -- a streak is counted up to a thousand
-    select count(*) as runs, coalesce(sum(x.attempts), 0) as attempts
-    from (select case when r.created_at <= s.last_success_at
+    select count(*) as runs, coalesce(sum(x.attempts), 0) as attempts,
+           bool_or(x.is_dead) as has_died
+    from (select case when r.created_at <= success.finished_at
                       then (select count(*)::integer from yamlsched.job_failures f
-                            where f.run_id = r.id and f.failed_at > s.last_success_at
+                            where f.run_id = r.id and f.failed_at > success.finished_at
                               and f.attempt > r.prior_attempts)
                       else greatest(r.attempts - r.prior_attempts - (r.status = 'running')::integer,
-                                    (r.status = 'dead')::integer) end as attempts
+                                    (r.status = 'dead')::integer) end as attempts,
+                 r.dead_at is not null as is_dead
           from yamlsched.job_runs r
-          where s.is_failing and r.definition_id = s.definition_id
-            and r.failed_at > coalesce(s.last_success_at, '-infinity')
+          where r.definition_id = q.definition_id
+            and r.failed_at > coalesce(success.finished_at, '-infinity')
             and r.status <> 'cancelled' and not r.is_call
           order by r.failed_at desc limit 1000) x
 ) streak on true;
@@ -1968,45 +1940,6 @@ select q.namespace, q.job_type, q.late_since as due_since,
        q.late_why as why
 from yamlsched.job_queues q
 where q.late_since is not null;
-
--- The hosts that executed runs within the hour, and when each was last seen: when it claimed a run,
--- or ended an attempt itself. Who ends a run after its worker was lost, or cancels it, did not see
--- that host. Of each job the runs that ended last are read: 10,000 in all, but at least three of a
--- job. A claim is named host:pid:random.
-create view yamlsched.seen_hosts as
-select w.namespace, w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
-from (
-    select r.namespace, regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host,
-           (r.status = 'running')::integer as running,
-           case when r.status = 'succeeded' then r.finished_at
-                when r.status = 'failed' or r.status = 'dead'
-                    and r.error_type <> 'LostWorker'
-                then r.failed_at
-                else r.started_at end as seen_at
-    from (
-        select o.namespace, o.locked_by, o.status, o.started_at, o.failed_at,
-               null::timestamptz as finished_at,
-               null::text as error_type
-        from yamlsched.open_runs o
-        where o.locked_by is not null
-        union all
-        select d.namespace, r.locked_by, r.status, r.started_at, r.failed_at, r.finished_at,
-               r.error_type
-        from yamlsched.job_definitions d
-        cross join lateral (
-            select e.locked_by, e.status, e.started_at, e.failed_at, e.finished_at, e.error_type
-            from yamlsched.job_runs e
-            where e.definition_id = d.id
-              and e.finished_at > (select clock_timestamp() - interval '1 hour')
-            order by e.finished_at desc
-            limit (select greatest(3, 10000 / greatest(count(*), 1))
-                from yamlsched.job_definitions n)
-        ) r
-        where r.locked_by is not null
-    ) r
-) w
-where w.running > 0 or w.seen_at > (select clock_timestamp() - interval '1 hour')
-group by w.namespace, w.host;
 
 -- Every change of a job by a file: what changed, field by field, and in which commit. Values that
 -- look like secrets are '***'. An edit that changes no job has a row in yamlsched.edits only.

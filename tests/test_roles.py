@@ -52,7 +52,6 @@ VIEWS = (
         "stuck_runs",
         "late_jobs",
         "job_queues",
-        "job_states",
         "job_health",
     ),
     *("definition_changes", "cannot_start", "queue_load", "queue_servers"),
@@ -489,11 +488,11 @@ WORKER_TABLES = {
     "notifications": DELETE,
     "workers": DELETE,
     "queue_states": CHANGE,
-    **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
+    **dict.fromkeys((*VIEWS, "effects_in_doubt"), READ),
 }
 READING = """
 arguments_fault due_work enqueue_fault events_now expected_until failing_run gates_of has_succeeded is_closed
-is_failing is_still_dead is_worker job_to_enqueue late late_notes limit_line limit_value messages_due owed_slot
+is_failing is_inside is_still_dead is_worker job_to_enqueue late late_notes limit_line limit_value messages_due owed_slot
 queue_levels queue_load_of queue_loads refuse_keys report_file rooms serve unclaimed unfinished_slot upstream
 upstream_results valid_trace_context waited_for waits_elsewhere waits_for
 """

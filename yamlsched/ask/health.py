@@ -135,7 +135,7 @@ class DoubtfulEffect:
 
 @dataclass(frozen=True)
 class WorkerHost:
-    """A host that holds runs, or was seen within the hour: see the view seen_hosts."""
+    """A host that executes runs, or served a queue within the hour."""
 
     host: str
     running: int

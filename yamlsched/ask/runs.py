@@ -158,8 +158,10 @@ def used(attempt: StoredRun | FailedAttempt) -> str:
 
 
 def took(run: RunRow) -> timedelta | None:
-    """Return how long the latest attempt took; None if that is unknown."""
-    return None if run.cancelled_at_rest else _between(run.started_at, run.finished_at)
+    """Return how long the latest attempt took; None if that is unknown, as of one that was
+    cancelled.
+    """
+    return None if run.status == "cancelled" else _between(run.started_at, run.finished_at)
 
 
 def _between(started: datetime | None, ended: datetime | None) -> timedelta | None:
@@ -186,8 +188,6 @@ class RunRow:
     last_error: str | None
     error_type: str | None
     dead_run_id: int | None  # of an on_dead call: the run that it reports
-    # cancelled while no attempt was running: started_at to finished_at is not a duration
-    cancelled_at_rest: bool
     waits: str | None  # what keeps it from being claimed, if a claim has met it
     # of the latest attempt; in lists, while it runs
     progress: StoredProgress | None = field(default=None, kw_only=True)

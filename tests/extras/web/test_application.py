@@ -72,13 +72,13 @@ def test_a_database_without_tables_says_which_command_creates_them(
             OWN,
             "insert into yamlsched.migrations (version, name, checksum) "
             f"values ({OWN + 1}, '9_x', ''); "
-            "alter view yamlsched.job_states rename column queued to waiting",
+            "alter view yamlsched.job_health rename column queued to waiting",
             f"and this one works with version {OWN}: upgrade yamlsched on this host.",
         ),
         (
             OWN,
             "update yamlsched.migrations set checksum = 'other' where version = 1; "
-            "alter view yamlsched.job_states rename column queued to waiting",
+            "alter view yamlsched.job_health rename column queued to waiting",
             "migration 0001_schema was applied from a different file",
         ),
         (
