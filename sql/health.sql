@@ -88,24 +88,18 @@ where d.namespace = any (%(namespaces)s) and d.slots_error is not null and d.ena
 order by d.job_type limit %(limit)s;
 
 -- name: limits
--- The limits for which runs wait, in words: the first twenty. Of one that counts values three of
--- them, and how many more there are; of the first 20,000 gates.
-select w.namespace, case when w.nth <= 3 then yamlsched.limit_line(w.namespace, w.gate)
-                         else format('waits for limit %%s for each of %%s%%s more values', w.name,
-                                     w.values - 3, case when w.gates = 20000 then ' or' end)
-                    end as waits
-from (
-    select n.namespace, g.gate, g.name, g.gates,
-           row_number() over (partition by n.namespace, g.name order by g.gate) as nth,
-           count(*) over (partition by n.namespace, g.name) as values
-    from unnest(%(namespaces)s::text[]) as n (namespace)
-    cross join lateral (
-        select f.name as gate, split_part(f.name, '/', 2) as name, count(*) over () as gates
-        from (select g.name from yamlsched.waited_for(n.namespace) g
-              where g.name like 'limit/%%' limit 20000) f) g
-) w
-where w.nth <= 4
-order by w.namespace, w.name, w.nth limit 20;
+-- The limits for which runs wait, in words: the first twenty. Of one that counts values the first
+-- of them, and how many more there are.
+select n.namespace, yamlsched.limit_line(n.namespace, f.gate) || case
+           when f.gates > 1 then format('; so do runs for %%s more values', f.gates - 1) else '' end
+       as waits
+from unnest(%(namespaces)s::text[]) as n (namespace)
+cross join lateral (
+    select min(g.name) as gate, count(*) as gates
+    from yamlsched.waited_for(n.namespace) g
+    where g.name like 'limit/%%'
+    group by split_part(g.name, '/', 2)) f
+order by n.namespace, f.gate limit 20;
 
 -- name: held_up
 -- The jobs with runs that wait, directly or through others, for a run that is dead or cancelled:

@@ -8,17 +8,6 @@ select n.hash is not null as is_in_use, n.retention,
        coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 from (select) one left join yamlsched.namespaces n on n.namespace = %(namespace)s;
 
--- name: start_batch
--- A batch that a crash of the server undoes is pruned again, and archived again: its commit need
--- not wait for the disk. `is_busy`: there is work in the namespace, so that the prune rests after
--- the batch.
-select set_config('synchronous_commit', 'off', true) as synchronous_commit,
-       exists (
-           select from yamlsched.job_runs r
-           where r.namespace = %(namespace)s and r.blocked_on is null and r.finished_at is null
-             and r.run_at <= clock_timestamp()
-       ) as is_busy;
-
 -- name: hold_runs
 -- Lock the next batch of finished runs that are to be pruned, job by job, oldest first. A batch
 -- starts where the previous one ended, at a job and an instant, so that runs that are kept longer

@@ -86,7 +86,7 @@ begin
         from (values
             ('select', 'migrations database_identity open_runs dead_runs stuck_runs job_queues
                         job_health late_jobs effects_in_doubt definition_changes
-                        cannot_start queue_load
+                        queue_load
                         queue_servers'),
             ('select, insert', 'job_failures operator_actions edits edited_jobs'),
             ('select, insert, update', 'namespaces job_definitions skipped_slots

@@ -1971,17 +1971,6 @@ select w.namespace, w.queue, w.host, w.path, w.id, w.seen_at,
 from yamlsched.workers w
 where w.seen_at is not null;
 
--- The jobs that places and workers cannot start: they do not claim the runs.
-create view yamlsched.cannot_start as
-select distinct on (d.id, s.host, s.path) s.namespace, d.id as definition_id, s.host, s.path,
-       j.why ->> 'reason' as reason, (j.why ->> 'since')::timestamptz as since
-from yamlsched.queue_servers s
-cross join jsonb_each(s.cannot_start) as j (job_type, why)
-join yamlsched.job_definitions d on d.namespace = s.namespace and d.job_type = j.job_type
-  and d.queue = s.queue and d.retired_at is null
-where s.until > clock_timestamp()
-order by d.id, s.host, s.path, since;
-
 
 -- What is sent to targets of notifications
 

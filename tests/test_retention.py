@@ -130,30 +130,6 @@ def test_the_failures_the_outputs_and_the_progress_of_a_run_are_pruned_with_it(d
     assert value(db, "select array_agg(run_id) from yamlsched.attempt_progress") == [kept]
 
 
-@pytest.mark.parametrize("exclusive", [False, True])
-def test_a_prune_rests_only_while_there_is_work(db: Db, exclusive: bool) -> None:
-    job = a_job(db)
-    for _ in range(3):
-        ended(db, job, "succeeded", NOON - 100 * DAY)
-    future = a_run(db, job, "queued", run_at="(now() + interval '1 hour')", exclusive=exclusive)
-    before = dict.fromkeys(("succeeded", "dead", "cancelled"), NOON)
-
-    def is_busy() -> bool:
-        held, busy = retention.prune_batch(
-            db, "runs", "default", {**before, **retention.START}, 1, NOON
-        )
-        assert held.rows == 1
-        return busy
-
-    assert not is_busy()
-    assert not is_busy()
-    db.execute(
-        "update yamlsched.job_runs set run_at = now() - interval '1 s', priority = 3 where id = %s",
-        [future],
-    )
-    assert is_busy()
-
-
 AN_EFFECT = """
 insert into yamlsched.effects
     (namespace, key, run_id, attempt, locked_by, entry, provider_key, state, claimed_at, done_at)

@@ -54,7 +54,7 @@ VIEWS = (
         "job_queues",
         "job_health",
     ),
-    *("definition_changes", "cannot_start", "queue_load", "queue_servers"),
+    *("definition_changes", "queue_load", "queue_servers"),
 )
 DENIED = psycopg.errors.InsufficientPrivilege
 

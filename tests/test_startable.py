@@ -60,7 +60,8 @@ def verb(host: Project, *words: str) -> str:
 
 def missing(host: Project) -> list[tuple[str, str]]:
     rows = host.db.execute(
-        "select c.host, c.reason from yamlsched.cannot_start c order by c.host, c.reason"
+        "select s.host, j.why ->> 'reason' as reason from yamlsched.queue_servers s,"
+        " jsonb_each(s.cannot_start) j (job, why) order by 1, 2"
     ).fetchall()
     return [(row.host, row.reason) for row in rows]
 
@@ -196,7 +197,7 @@ def test_a_reason_that_stays_keeps_the_time_since_when_it_is_known(
     tick(one)
     (one.folder / "program").unlink()
     one.enqueue("job")
-    since = "select since from yamlsched.cannot_start"
+    since = "select s.cannot_start from yamlsched.queue_servers s where s.cannot_start <> '{}'"
 
     assert "jobs.not_startable" in tick(one)
     first = one.db.execute(since.encode()).fetchone()

@@ -185,16 +185,15 @@ def prune_batch(
     limit: int,
     now: datetime,
     archive: Archive | None = None,
-) -> tuple[Any, bool]:
+) -> Any:
     """Lock up to ``limit`` rows, let ``archive`` keep their lines, and delete them.
 
-    Return what was locked, and whether there is work. ``values`` say what may be pruned: ``runs``
+    Return what was locked. ``values`` say what may be pruned: ``runs``
     that ended before the instant of their state, after a position, ``keys`` whose runs were pruned
     ``before`` one, or ``effects`` of such runs that started before it.
     """
     sql, parameters = load("retention"), {**values, "namespace": namespace, "limit": limit}
     with connection.transaction():
-        [start] = connection.execute(sql["start_batch"], parameters).fetchall()
         [held] = connection.execute(sql[f"hold_{kind}"], parameters).fetchall()
         if held.rows:
             rows = {"ids": held.ids, "now": now}
@@ -202,7 +201,7 @@ def prune_batch(
                 with closing(_archive_lines(connection, kind, rows)) as lines:
                     archive(kind, now, lines)
             connection.execute(sql[f"delete_{kind}"], rows)
-    return held, start.is_busy
+    return held
 
 
 def _archive_lines(
@@ -215,10 +214,6 @@ def _archive_lines(
 
 BATCH_ROWS = 2_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
-REST_RATIO = 2.0
-"""The pause after a batch while there is work, in multiples of the time it took: workers keep most
-of the server.
-"""
 
 
 @dataclass
@@ -248,16 +243,12 @@ def housekeep(
     Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls
     share the work. What is pruned is given to ``archive``, in the transaction that deletes it.
     """
-    started = time.monotonic()
-    deadline = started + budget_seconds
+    deadline = time.monotonic() + budget_seconds
     report = HousekeepingReport()
-    for rests in _batches(connection, namespace, now, report, archive):
+    for _ in _batches(connection, namespace, now, report, archive):
         progress(report)
         if time.monotonic() > deadline:
             return report
-        if rests:
-            time.sleep(REST_RATIO * (time.monotonic() - started))
-        started = time.monotonic()
     report.complete = True
     return report
 
@@ -268,10 +259,8 @@ def _batches(
     now: datetime | None,
     report: HousekeepingReport,
     archive: Archive | None,
-) -> Iterator[bool]:
-    """Execute one batch at a time and add it to ``report``; yield whether to rest before the next
-    one.
-    """
+) -> Iterator[None]:
+    """Execute one batch at a time and add it to ``report``; yield after each."""
     after = (0, 0)
     while runs := definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS):
         jobs = sorted({run.job_type for run in runs})
@@ -282,21 +271,19 @@ def _batches(
         if len(runs) < BATCH_ROWS:
             break
         after = (runs[-1].definition_id, runs[-1].id)
-        yield True
+        yield
     file, retention = _in_use(connection, namespace, now)
     before = {name: file.now - age for name, age in retention.ages().items()}
     for kind in ("runs", "keys", "effects"):
         position, is_last = START, False
         while not is_last:
             values = {**before, "before": before.get(kind), **position}
-            held, is_busy = prune_batch(
-                connection, kind, namespace, values, BATCH_ROWS, file.now, archive
-            )
+            held = prune_batch(connection, kind, namespace, values, BATCH_ROWS, file.now, archive)
             setattr(report, kind, getattr(report, kind) + held.rows)
             is_last = held.rows < BATCH_ROWS
             if kind == "runs":
                 position = {"definition": held.definition, "from": held.last}
-            yield is_busy and kind == "runs" and not is_last
+            yield
     report.places = hosts.prune(connection, namespace, now)
     connection.execute(load("workers")["prune"], {"namespace": namespace, "now": now})
     if file.is_in_use:
