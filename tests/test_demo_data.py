@@ -11,6 +11,8 @@ from docs import demo_data
 from yamlsched import db as store
 from yamlsched.ask import attention, health
 
+pytestmark = pytest.mark.story
+
 
 @pytest.mark.parametrize("ended", [timedelta(0), demo_data.QUIET])
 def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(

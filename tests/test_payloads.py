@@ -103,6 +103,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
+@pytest.mark.story
 def test_a_run_whose_payload_fits_no_parameter_is_dead_at_once_and_its_handler_is_not_called(
     project: Project,
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_run_whose_payload_fits_no_parameter_is_dead_at_once_and_its_handler_i
     )
 
 
+@pytest.mark.story
 def test_a_type_error_from_inside_a_handler_is_a_failure_like_any_other(project: Project) -> None:
     project.sync(raises_type_error={"max_attempts": 2})
     [run] = project.enqueue("raises_type_error")
@@ -128,6 +130,7 @@ def test_a_type_error_from_inside_a_handler_is_a_failure_like_any_other(project:
     assert project.row(run).error_type == "TypeError"
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     "payload, fault",
     [
@@ -166,6 +169,7 @@ def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
     assert fault in shown.out
 
 
+@pytest.mark.story
 def test_an_invalid_key_that_was_written_by_hand_ends_its_run_but_not_the_worker(
     project: Project,
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from support.project import TESTS, Process, Project, a_project, until
 
+pytestmark = pytest.mark.story
+
 IN_GPU = {"queue": "gpu", "backoff": {"policy": "fixed", "delay": "1s", "max_delay": "1s"}}
 OVERDUE = "run_at = now() - interval '1 minute', created_at = now() - interval '1 minute'"
 
