@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import psycopg
 
@@ -21,8 +20,6 @@ from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
 TIMEOUT_SECONDS = 5.0
-
-T = TypeVar("T")
 
 
 class ProgressWriter:
@@ -55,19 +52,6 @@ class ProgressWriter:
             for attempt, progress in zip(reporting, reported, strict=True):
                 if attempt.run.id in written:
                     attempt.written_progress = progress
-
-
-async def write_with(
-    connection: Connection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]
-) -> T:
-    """Call ``write``, which writes the outcomes of ``attempts``; in the same transaction, first
-    their last progress.
-    """
-    if not _reporting(attempts):
-        return await write()
-    async with connection.transaction():
-        await write_last(connection, attempts)
-        return await write()
 
 
 async def write_last(connection: Connection, attempts: Iterable[Attempt]) -> None:

@@ -18,7 +18,7 @@ from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.lifecycle import ClaimedRun, EndKind
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
 from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
@@ -41,7 +41,7 @@ from yamlsched.worker.forking import (
     reduced_garbage_collection,
 )
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
-from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
+from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes
 from yamlsched.worker.queues import Queues, ServedQueue
 from yamlsched.worker.registration import Registration, own_id
 from yamlsched.worker.report import RunReport
@@ -61,9 +61,7 @@ class TaskFailed(NamedTuple):
     error: BaseException
 
 
-Event: TypeAlias = (
-    ExecutorEvent | SuccessesRecorded | OutcomeRecorded | OutcomeDiscarded | Notified | TaskFailed
-)
+Event: TypeAlias = ExecutorEvent | OutcomeRecorded | OutcomeDiscarded | Notified | TaskFailed
 
 
 def no_coroutines(name: str, queue: Queue, workload: Workload) -> Executor:
@@ -193,7 +191,8 @@ class Worker:
     def _handle(self, event: Event) -> None:
         match event:
             case Succeeded(attempts):
-                self.outcomes.add_successes(attempts)
+                for attempt in attempts:
+                    self.outcomes.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
             case Ended(attempt, end):
                 if self.stopped_at is not None and event.is_terminated:
                     # a signal to all processes at once reached it too
@@ -211,10 +210,6 @@ class Worker:
                 for attempt in attempts:
                     end = attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED)
                     self.outcomes.add(attempt, end._replace(has_begun=False))
-            case SuccessesRecorded(attempts):
-                self.attempts.difference_update(attempts)
-                self.report.note_successes(attempts)
-                self.queues.poll_after(attempts)
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)

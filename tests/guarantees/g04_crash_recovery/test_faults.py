@@ -201,11 +201,11 @@ POINTS = [
     # the first run imports the handler, and is reported differently
     (
         "between handler and finish",
-        "outcomes.Outcomes.add_successes",
+        "outcomes.Outcomes.add",
         1,
         Summary("succeeded", 2, 2, 2, 1),
     ),
-    ("after the finish", "report.RunReport.note_successes", 1, Summary("succeeded", 1, 1, 1, 0)),
+    ("after the finish", "report.RunReport.note_outcome", 1, Summary("succeeded", 1, 1, 1, 0)),
 ]
 
 
