@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from yamlsched.runs.lifecycle import Outcome
 from yamlsched.schedule.job import Mode, Queue
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.claims import Claims
@@ -46,19 +45,18 @@ class Queues:
         return iter(self._served)
 
     def in_turn(self) -> list[ServedQueue]:
-        """Return the queues that are served, each time another one first: they share processes."""
+        """Return the queues that are served, each time another one first: they share processes.
+        Have due runs looked for if it is time to.
+        """
         self._served = [*self._served[1:], *self._served[:1]]
+        for queue in self._served:
+            queue.claims.check_clock()
         return self._served
 
     @property
     def executors(self) -> list[Executor]:
         """All of them: the one of a queue that has left the file may hold attempts."""
         return [self.processes, *self._coroutines.values()]
-
-    def note_outcome(self, attempt: Attempt, outcome: Outcome, is_released: bool) -> None:
-        """Note what ``attempt`` has left, see ``Claims.note_outcome``."""
-        if claims := self._claims.get(attempt.queue):
-            claims.note_outcome(outcome, is_released)
 
     def open(self, workload: Workload) -> None:
         """Serve the queues of ``workload``, and no others."""
@@ -79,43 +77,24 @@ class Queues:
         for queue in self._served:
             queue.claims.poll_now()
 
-    def poll_soon(self) -> None:
+    def retry_in(self, seconds: float) -> None:
         for queue in self._served:
-            queue.claims.poll_soon()
-
-    def poll_after(self, attempts: list[Attempt]) -> None:
-        """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that
-        waited for their end.
-        """
-        if any(attempt.has_turn for attempt in attempts):
-            self.poll_now()
-        else:
-            self.poll_soon()
+            queue.claims.retry_in(seconds)
 
     def check(self) -> None:
         """Check everything that depends on the clock."""
         for executor in self.executors:
             executor.check()
-        self.check_clock()
-
-    def check_clock(self) -> None:
-        """Have due runs looked for if it is time to."""
-        for queue in self._served:
-            queue.claims.check_clock()
 
     def reload(self, workload: Workload) -> None:
         """Import handlers again for attempts that start from now on."""
         for executor in self.executors:
             executor.reload(workload)
 
-    def release_idle_capacity(self, is_over: bool) -> None:
-        """Release what waits for more runs, where none are due, or everywhere if the worker's time
-        ``is_over``.
-        """
+    def release_idle_capacity(self) -> None:
+        """Leave to other workers on this host what is not needed for the attempts at hand."""
         for executor in self.executors:
-            claims = [queue.claims for queue in self._served if queue.executor is executor]
-            if is_over or all(each.is_exhausted for each in claims):
-                executor.release_idle_capacity()
+            executor.release_idle_capacity()
 
     def release_unstarted(self) -> None:
         for executor in self.executors:

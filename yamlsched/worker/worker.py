@@ -18,10 +18,10 @@ from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
+from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
@@ -107,7 +107,7 @@ class Worker:
         name = own_id() if registration is None else registration.name.claims()
         self.queues = Queues(
             executor,
-            lambda queue: Claims(sessions.claim, namespace, name, queue, polls=is_continuous),
+            lambda queue: Claims(sessions.claim, namespace, name, queue),
             lambda name, queue: create_executor(name, queue, self.workload),
         )
         self.queues.open(workload)
@@ -142,7 +142,6 @@ class Worker:
             self.budget.note_claimed(claim.runs)
             self._submit(queue, claim.runs, sent_at, scope)
             self._has_work.set()
-        self._release_idle_capacity()
         self.events.wake()
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
@@ -161,12 +160,7 @@ class Worker:
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
             for run in runs
         ]
-        executable, room, parallel = [], 0, 0
-        is_of_coroutines = queue.executor is not self.queues.processes
-        if is_of_coroutines and not all(attempt.is_coroutine for attempt in attempts):
-            # the claim counted the room for coroutines, and these need a process to themselves
-            parallel, total, held = self.queues.processes.capacity()
-            room = total - held
+        executable = []
         self.leases.add(attempts)
         for attempt in attempts:
             end = (
@@ -175,9 +169,6 @@ class Worker:
                 else STOPPED
             )
             end = end or (MOVED if has_moved else None)
-            if end is None and is_of_coroutines and not attempt.is_coroutine:
-                room -= 1
-                end = no_process(-1 - room, parallel) if room < 0 else None
             if end is None:
                 executable.append(attempt)
             else:
@@ -213,9 +204,10 @@ class Worker:
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
-                is_released = pending.end.kind is EndKind.RELEASED
-                self.queues.note_outcome(pending.attempt, pending.outcome, is_released)
-                self.queues.poll_after([pending.attempt])
+                if pending.outcome.status is Status.FAILED and pending.outcome.delay is not None:
+                    self.queues.retry_in(pending.outcome.delay.total_seconds())
+                # what the attempt has enqueued, and what waited for its end
+                self.queues.poll_now()
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
                 self.queues.poll_now()
@@ -245,6 +237,7 @@ class Worker:
                         await self._claim(queue, limit)
                     self.events.wake()
                 may_wait = may_wait and (limit <= 0 or queue.claims.is_exhausted)
+            self.queues.release_idle_capacity()
             self._is_claiming = False
             if may_wait:
                 if self.is_continuous:
@@ -254,7 +247,6 @@ class Worker:
                 idle = (queue.claims.idle_seconds for queue in self.queues)
                 await wait(self._may_claim, min(idle, default=POLL_INTERVAL_SECONDS))
                 self._sessions.claim.unwatch()
-                self.queues.check_clock()
 
     async def _report(self) -> None:
         """Report that this worker is there. It leaves if another process has its id now."""
@@ -322,9 +314,6 @@ class Worker:
             self.pause_claims(True)
             self.on_moved()
         return True
-
-    def _release_idle_capacity(self) -> None:
-        self.queues.release_idle_capacity(is_over=not self._is_within_limits())
 
     # -- from start to end -------------------------------------------------------------------------
 
@@ -396,7 +385,7 @@ class Worker:
                 self._busy_at = clock.now()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
-            self._release_idle_capacity()
+            self.queues.release_idle_capacity()
             self.events.wake()
 
     def _is_finished(self) -> bool:
