@@ -26,7 +26,6 @@ IN_ANOTHER_QUEUE = AttemptEnd(
     delay=timedelta(seconds=10),
 )
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
-MOVED = AttemptEnd(EndKind.RELEASED, "the path of the file leads to another release now")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
 
@@ -66,8 +65,6 @@ class ClaimBudget:
         payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
         total = min(capacity.total, max(capacity.parallel, payloads))
         room = total - capacity.held
-        if 2 * room < total - capacity.parallel:
-            return 0  # there is enough to do: a claim of a few runs costs more than it gains
         max_runs = self._limits.max_runs
         return room if max_runs is None else min(room, max_runs - self._claimed_count)
 

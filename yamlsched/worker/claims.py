@@ -26,7 +26,7 @@ POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks
 BUSY_INTERVAL_SECONDS = 0.1  # after which a claim is sent again for jobs whose gates were taken
 # for which a claim whose answer was lost may still be on its way to the server
 LOST_CLAIM_SECONDS = 3.0
-MAX_RUNS = 10_000  # in one claim
+MAX_RUNS = 2_000  # in one claim
 MAX_BUSY_CLAIMS = 20  # in a row that found only jobs whose gates other sessions have
 MAX_SWEEPS = 10  # of a worker that ends, while they offer room that nobody takes
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
@@ -65,7 +65,6 @@ class Claims:
         self._look_at = 0.0  # when it claims again, whatever changes
         self._busy: set[int] = set()  # jobs that the next claim steps over: their gates were taken
         self._busy_claims = 0
-        self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
         self._retries: list[float] = []  # when attempts that failed here are due again
         self._lost: dict[
             str, float
@@ -159,7 +158,7 @@ class Claims:
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
-        changes, sent_at, limit = self._changes, clock.now(), min(limit, self._limit)
+        changes, sent_at, limit = self._changes, clock.now(), min(limit, MAX_RUNS)
         busy, self._busy, chance = self._busy, set(), random.random()
         token, gated_token = self._new_token(), self._new_token()
 
@@ -184,7 +183,6 @@ class Claims:
             claimed.is_complete = (
                 bool(await self._answer(ask_gated, gated_token)) and claimed.is_complete
             )
-        self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
         self._seen, self._look_at = changes, clock.now() + POLL_INTERVAL_SECONDS
         self._is_exhausted = claimed.is_complete and not busy
         self._step_over(claimed)
@@ -218,14 +216,11 @@ class Claims:
     ) -> Answer | None:
         """Return what the server answers to a claim with ``token``; None without an answer."""
         try:
-            answer = await answer_of(self._session, ask)
+            return await answer_of(self._session, ask)
         except Unanswered as error:
             if error.was_asked:
                 self._lost[token] = 0.0
             return None
-        if answer is None:
-            self._limit = max(1, self._limit // 2)
-        return answer
 
 
 class Upkeep:

@@ -102,19 +102,14 @@ class Queues:
 
     def submit(self, attempts: list[Attempt]) -> None:
         """Submit each attempt to its executor."""
-        for executor, group in self._grouped(attempts):
-            executor.submit(group)
+        for executor in self.executors:
+            if own := [each for each in attempts if self._executor(each) is executor]:
+                executor.submit(own)
+
+    def _executor(self, attempt: Attempt) -> Executor:
+        return self._coroutines[attempt.queue] if attempt.is_coroutine else self.processes
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
-        """Stop attempts as ``Executor.stop`` does, each on its executor."""
-        for executor, group in self._grouped(list(attempts)):
-            executor.stop(group, grace)
-
-    def _grouped(self, attempts: list[Attempt]) -> Iterator[tuple[Executor, list[Attempt]]]:
-        alone = [attempt for attempt in attempts if not attempt.is_coroutine]
-        if alone:
-            yield self.processes, alone
-        for name, executor in self._coroutines.items():
-            of_queue = [each for each in attempts if each.is_coroutine and each.queue == name]
-            if of_queue:
-                yield executor, of_queue
+        """Stop attempts as ``Executor.stop`` does, on whichever executor has them."""
+        for executor in self.executors:
+            executor.stop(attempts, grace)

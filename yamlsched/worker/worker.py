@@ -21,7 +21,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, refusal
+from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
@@ -35,11 +35,7 @@ from yamlsched.worker.executor import (
     Succeeded,
     wait,
 )
-from yamlsched.worker.forking import (
-    WORKER_SIGNALS,
-    accept_signals,
-    reduced_garbage_collection,
-)
+from yamlsched.worker.forking import WORKER_SIGNALS, accept_signals
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes
 from yamlsched.worker.queues import Queues, ServedQueue
@@ -151,11 +147,7 @@ class Worker:
         """Hand over ``runs``, which were claimed from ``queue`` in ``scope``: the file may have
         been read again.
         """
-        jobs, is_outdated, has_moved = (
-            self.workload.jobs,
-            scope is not self.workload.scope,
-            self.has_moved(),
-        )
+        jobs, is_outdated = self.workload.jobs, scope is not self.workload.scope
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
             for run in runs
@@ -168,7 +160,6 @@ class Worker:
                 if self.stopped_at is None
                 else STOPPED
             )
-            end = end or (MOVED if has_moved else None)
             if end is None:
                 executable.append(attempt)
             else:
@@ -323,7 +314,7 @@ class Worker:
         Raises EnvironmentFailed when the database is away for too long, or nothing can be executed.
         """
         loop = asyncio.get_running_loop()
-        with in_utc(), non_blocking_stderr(), reduced_garbage_collection():
+        with in_utc(), non_blocking_stderr():
             loop.set_exception_handler(
                 lambda _, context: self.events.put(
                     TaskFailed(context.get("exception") or Exception(context))
