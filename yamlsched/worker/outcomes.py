@@ -39,7 +39,7 @@ MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
-MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
+PAUSE_SECONDS = 0.5  # after the server cancelled a statement about one run
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,6 @@ class PendingOutcome:
     is_done: bool = False  # recorded, or discarded
     # the database rejected the first outcome, and this failure took its place
     is_replaced: bool = False
-    pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
     timeouts: int = 0
     output_chars: int = 0  # of the outcome at first
@@ -170,7 +169,7 @@ class Outcomes:
                 if batch := self._next_batch():
                     await self._write(batch)
                 else:
-                    await asyncio.sleep(MIN_PAUSE_SECONDS)
+                    await asyncio.sleep(0.1 * PAUSE_SECONDS)
 
     def _next_batch(self) -> list[PendingOutcome]:
         """Take from the queue what is written together. An outcome that enqueues has its own
@@ -219,9 +218,8 @@ class Outcomes:
             elif isinstance(error, psycopg.OperationalError):
                 log.warning("database.failed", error=reason(error), outcomes=len(batch))
                 self._max_batch = max(1, len(batch) // 2)
-                for pending in batch:
-                    pending.pause = min(2 * pending.pause, MAX_PAUSE_SECONDS)
-                    pending.retry_at = clock.now() + (pending.pause if len(batch) == 1 else 0)
+                if len(batch) == 1:
+                    batch[0].retry_at = clock.now() + PAUSE_SECONDS
                 if isinstance(error, psycopg.errors.QueryCanceled):
                     self._count_timeout(batch[0])
             else:
@@ -320,16 +318,10 @@ class Outcomes:
             )
         pending.end = end._replace(usage=pending.outcome.usage)
         former = pending.outcome
-        pending.outcome = self._outcome(pending.attempt, pending.end)
-        pending.outcome = pending.outcome._replace(
+        pending.outcome = self._outcome(pending.attempt, pending.end)._replace(
             output=former.output, omitted_bytes=former.omitted_bytes
         )
-        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = (
-            True,
-            MIN_PAUSE_SECONDS,
-            0.0,
-            0,
-        )
+        pending.is_replaced, pending.retry_at = True, 0.0
 
 
 def _outcomes(batch: list[PendingOutcome]) -> list[tuple[ClaimedRun, Outcome]]:
