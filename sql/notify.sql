@@ -49,7 +49,8 @@ with taken as (
 )
 select u.target, u.subject, u.definition_id is null as is_problem, u.since, u.ended_at, u.pause,
        u.dead_runs,
-       u.told_runs, u.found_since as late_since, u.events, u.what, u.shown_run as run_id, d.owner, r.locked_by,
+       u.told_runs, u.found_since as late_since, u.events, u.what, u.shown_run as run_id,
+       d.owner, r.locked_by,
        r.error_type,
        r.last_error,
        case when r.dead_at is not null and r.scheduled_for is null

@@ -1797,8 +1797,8 @@ where r.status = 'running'
   and (r.locked_until < clock_timestamp() - interval '1 minute'
        or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
 
--- Whether an attempt is inside an effect that it claimed, as long as it has the lease. After a cancel
--- it may be inside until then, because its handler may run until its worker's next heartbeat.
+-- Whether an attempt is inside an effect that it claimed, as long as it has the lease. After a
+-- cancel it may be inside until then, for its handler runs until its worker's next heartbeat.
 create function yamlsched.is_inside(e yamlsched.effects) returns boolean
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
