@@ -210,7 +210,7 @@ def show(at: datetime, zone: ZoneInfo) -> str:
 
 
 def reading(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
-    """Return ``at`` for people, as which ``value`` was read, and how a clock change affected that."""
+    """Return ``at`` for people, as which ``value`` was read, and what a clock change did to it."""
     note = remark(value, at, zone)
     return show(at, zone) + (f"; {note}" if note else "")
 
