@@ -171,7 +171,7 @@ def _unwritten(health: Health) -> Iterator[Problem]:
 
 
 def _first(problems: list[Problem], noun: str, what: str, remedy: str) -> Iterator[Problem]:
-    """Yield the first of ``problems`` of one kind, and one for the others: ``remedy`` lists them."""
+    """Yield the first ``problems``, of one kind, and one for the others: ``remedy`` lists them."""
     yield from problems[:MAX_LISTED_PROBLEMS]
     if others := len(problems[MAX_LISTED_PROBLEMS:]):
         yield Problem(problems[0].kind, None, f"{count(others, f'more {noun}')} {what}", remedy)
