@@ -341,7 +341,7 @@ def test_a_stored_job_that_cannot_be_read_is_changed_and_its_cron_is_on_record(d
     apply(db, a_file(x=HOURLY, y=HOURLY))
     db.execute("update yamlsched.job_definitions set schedule = '61 * * * *' where job_type = 'x'")
     db.execute(
-        """update yamlsched.job_definitions set backoff = '{"policy": "new"}' where job_type = 'y'"""
+        """update yamlsched.job_definitions set backoff = '{"delay": "soon"}' where job_type = 'y'"""
     )
 
     apply(db, a_file(x={"cron": "5 * * * *"}, y={"cron": "5 * * * *"}), NOON + MINUTE)

@@ -107,7 +107,7 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
     )
     assert of_metrics(db, "yamlsched_job_failure_streak") == 2
     assert reasons(db, Thresholds(max_streak=1)) == [
-        "purge: 2 attempts have failed since the last success: no route to host"
+        "purge: 2 failed attempts since the last success: no route to host"
     ]
 
 
