@@ -2126,6 +2126,7 @@ begin
                           then now + interval '1 hour'
                       when s.is_well then now
                       when s.events = '{}' then null
+                      when s.events <@ n.told and n.definition_id is null then null
                       when s.events <@ n.told and n.quiet_until > now then n.quiet_until
                       else least(n.due_at, now) end
     from state s

@@ -164,3 +164,19 @@ def test_a_run_that_was_created_for_another_queue_is_moved_to_that_of_its_job(
     assert [row(db, run).queue for run in (there, here, call, at_gate)] == ["mail"] * 4
     assert [row(db, run).status for run in (there, here, call, at_gate)] == ["queued"] * 4
     assert not worker.claims.is_exhausted or worker.claim() == []
+
+
+def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
+    db: psycopg.Connection[Any], dsn: str, runner: asyncio.Runner
+) -> None:
+    worker = Worker(runner, dsn)
+    job = a_job(db)
+    for _ in range(20):
+        a_run(db, job)
+    worker.claims._limit = 16
+    worker.session._settings = {**WORKER_SETTINGS, "statement_timeout": "1ms"}
+
+    assert runner.run(worker.claims.claim(20, ClaimScope())) is None
+
+    assert worker.claims._limit < 16
+    runner.run(worker.session.drop())

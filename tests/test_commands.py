@@ -423,7 +423,7 @@ def test_a_long_line_is_left_out_of_an_error_and_the_last_one_never_is() -> None
         ),
         (["./binary"], None, 'OSError: "./binary" cannot be started: Exec format error'),
         (["./script"], None, 'names "/no/such/interpreter", which does not exist'),
-        (["./dos"], None, 'names "/bin/sh\\x0d", which does not exist. Correct that line and its'),
+        (["./dos"], None, 'names "/bin/sh\\r", which does not exist. Correct that line and its'),
         (["/bin/sh"], "no/such", 'no/such" is not a directory that can be entered'),
         (
             ["/bin/sh"],
@@ -492,7 +492,7 @@ def test_validate_finds_what_makes_a_script_fail_to_start(tmp_path: Path) -> Non
         "empty": '"./empty" has no #! line',
         "data": '"./data" has no #! line',
         "typo": 'the first line of "./typo" names "/bin/shh", which does not exist',
-        "dos": 'the first line of "./dos" names "/bin/sh\\x0d", which does not exist',
+        "dos": 'the first line of "./dos" names "/bin/sh\\r", which does not exist',
         "good": None,
     }
     # as the system finds too, at the latest

@@ -76,7 +76,9 @@ def can_be_suppressed(code: str) -> bool:
 
 
 MAX_DIAGNOSTICS = 1_000
-"""At most this many diagnostics of a file are collected by one check."""
+"""At most this many diagnostics of a file are collected by one check, and besides those that
+comments suppress.
+"""
 MAX_ALIAS_NOTES = 3
 """At most this many aliases that lead to an error are listed."""
 
@@ -98,6 +100,8 @@ class Findings:
         missing.
         """
         self._added: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
+        self._suppresses = COMMENT.search(source.text) is not None
+        self._suppressed = 0
 
     def __len__(self) -> int:
         return len(self._added)
@@ -144,9 +148,13 @@ class Findings:
     ) -> None:
         key = span[0], code
         if key not in self._added:
-            if self.is_full:
+            if self.is_full and not self._suppresses:
                 return
             diagnostic = self.source.diagnostic(span, code, message, remedy, notes, severity)
+            if is_suppressed(diagnostic):
+                self._suppressed += 1
+            elif self.is_full:
+                return
             self._added[key] = diagnostic, {}
         if spot is not None and spot.alias_at is not None:
             self._added[key][1][spot.alias_at] = None
@@ -170,7 +178,7 @@ class Findings:
 
     @property
     def is_full(self) -> bool:
-        return len(self._added) >= MAX_DIAGNOSTICS
+        return len(self._added) - self._suppressed >= MAX_DIAGNOSTICS
 
     def diagnostics(self) -> list[Diagnostic]:
         """Return the diagnostics in the order of the file."""

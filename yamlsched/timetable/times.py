@@ -9,7 +9,6 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from yamlsched import durations
-from yamlsched.timetable.slots import clock_changes
 
 MIN_YEAR, MAX_YEAR = 1900, 9900
 """Outside of these years another zone, or a search for the next slot, could leave the range of
@@ -199,9 +198,19 @@ def _to_utc(instant: datetime, zone: tzinfo) -> datetime:
     first = instant.replace(tzinfo=zone).astimezone(UTC)
     if first.astimezone(zone).replace(tzinfo=None) == instant:
         return first
-    # in a gap: `first` is after the clock change, and what the other offset makes of it is before
-    before = instant.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    return next((change.at for change in clock_changes(zone, before, first)), first)
+    # in a gap: `first` is after the clock change, and `before` before it. (The clock changes of
+    # slots.py are not asked: with them, each tick would import croniter.)
+    before, after = (
+        instant.replace(tzinfo=zone, fold=1).astimezone(UTC),
+        first.replace(microsecond=0),
+    )
+    offset = after.astimezone(zone).utcoffset()
+    while after - before > timedelta(seconds=1):
+        middle = (before + (after - before) / 2).replace(microsecond=0)
+        before, after = (
+            (before, middle) if middle.astimezone(zone).utcoffset() == offset else (middle, after)
+        )
+    return after
 
 
 def show(at: datetime, zone: ZoneInfo) -> str:

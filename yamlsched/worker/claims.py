@@ -65,6 +65,7 @@ class Claims:
         self._look_at = 0.0  # when it claims again, whatever changes
         self._busy: set[int] = set()  # jobs that the next claim steps over: their gates were taken
         self._busy_claims = 0
+        self._limit = MAX_RUNS  # halved when the server cancels a claim, so that one succeeds
         self._retries: list[float] = []  # when attempts that failed here are due again
         self._lost: dict[
             str, float
@@ -158,7 +159,7 @@ class Claims:
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
-        changes, sent_at, limit = self._changes, clock.now(), min(limit, MAX_RUNS)
+        changes, sent_at, limit = self._changes, clock.now(), min(limit, self._limit)
         busy, self._busy, chance = self._busy, set(), random.random()
         token, gated_token = self._new_token(), self._new_token()
 
@@ -170,6 +171,7 @@ class Claims:
         answer = await self._answer(ask, token)
         if answer is None:
             return None
+        self._limit = min(2 * self._limit, MAX_RUNS)
         claimed, gated = answer
         if claimed.unreleased:
             await self._settle(claimed)
@@ -216,11 +218,14 @@ class Claims:
     ) -> Answer | None:
         """Return what the server answers to a claim with ``token``; None without an answer."""
         try:
-            return await answer_of(self._session, ask)
+            answer = await answer_of(self._session, ask)
         except Unanswered as error:
             if error.was_asked:
                 self._lost[token] = 0.0
             return None
+        if answer is None:
+            self._limit = max(1, self._limit // 2)
+        return answer
 
 
 class Upkeep:
