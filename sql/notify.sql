@@ -75,7 +75,8 @@ set told = case when s.events is null then '{}'
     told_runs = greatest(n.told_runs, s.dead_runs),
     quiet_until = clock_timestamp() + s.pause, pause = least(2 * s.pause, interval '1 day'),
     due_at = case when n.ended_at is null and n.definition_id is not null
-                  then clock_timestamp() + s.pause end
+                  then clock_timestamp() + s.pause
+                  when n.ended_at is not null and s.events is not null then n.due_at end
 from unnest(%(subjects)s::text[], %(since)s::timestamptz[], %(dead_runs)s::int[],
             %(pauses)s::interval[], %(events)s::text[])
     as s (subject, since, dead_runs, pause, events)

@@ -25,28 +25,28 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 149_322,
-    "tools": 60_526,
-    "extras": 113_786,
-    "web": 48_185,
+    "engine": 141_158,
+    "tools": 59_962,
+    "extras": 112_012,
+    "web": 47_823,
     "importing": 23_013,
-    "preview": 13_780,
+    "preview": 13_000,
     "embedded": 7_212,
-    "doctor": 4_616,
+    "doctor": 4_521,
     "monitors": 4_500,
     "mcp": 4_500,
     "notify": 4_500,
     "metrics": 4_500,
     "scaffold": 4_500,
     "otel": 4_500,
-    "modules over 300 lines": 1,
+    "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "long lines": 0,
-    "sql": 201_527,
+    "sql": 191_939,
     "longest statement": 60,
     "templates, script and style": 2_242,
 }
-"""Each is to become smaller. The aims: engine 130,000, tools 57,000, extras 117,000 (web 49,000, importing 22,500,
+"""Those over their aim are to become smaller. The aims: engine 130,000, tools 57,000, extras 117,000 (web 49,000, importing 22,500,
 preview 13,000, embedded 7,000, each other 4,500), SQL 200,000, templates, script and style 2,200."""
 
 SMALL = {
@@ -57,7 +57,6 @@ SMALL = {
     "act/notes.py": "the writer of what targets of notifications are to receive",
     "handler/detached.py": "yamlsched.detached, for handlers",
     "runs/backoff.py": "the rule that users look up",
-    "runs/own_transaction.py": "a success that a handler's own transaction writes",
     "schedule/catalog.py": "the page of a code, for explain and SARIF",
     "schedule/paths.py": "the key `paths`, also for children, which read no file",
     "templates/hello.py": "a file that init writes",

@@ -16,6 +16,10 @@ from yamlsched.worker.executor import Capacity
 
 MAX_PAYLOAD_CHARS = 1 << 24
 """Of runs that have not ended, estimated by the size of those claimed before."""
+NO_PROCESS_SECONDS = 0.25
+"""In which a process is expected to become free."""
+MAX_WAIT_SECONDS = 8.0
+"""For a process: a tick does not wait for what is due in ten seconds, and leaves it to the next."""
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(
     EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid"
@@ -25,8 +29,19 @@ IN_ANOTHER_QUEUE = AttemptEnd(
     "its job has another queue in this host's file than in the file in use",
     delay=timedelta(seconds=10),
 )
+NO_PROCESS = AttemptEnd(EndKind.RELEASED, "no process is free for it")
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
+
+
+def no_process(place: int, processes: int) -> AttemptEnd:
+    """Return the end of an attempt that needs a process to itself and was claimed where coroutines
+    have room, as the one at ``place`` (from 0) in the line for ``processes``.
+
+    Those of a line are due one after another: together, they would be claimed and released in vain.
+    """
+    wait = min(MAX_WAIT_SECONDS, NO_PROCESS_SECONDS * (4 + place // max(1, processes)))
+    return NO_PROCESS._replace(delay=timedelta(seconds=wait))
 
 
 class ClaimBudget:

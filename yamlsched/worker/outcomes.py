@@ -232,29 +232,33 @@ class Outcomes:
 
     async def _write_once(self, batch: list[PendingOutcome], connection: Connection) -> None:
         """Write ``batch``, and find out what became of those runs of which nothing was written."""
-        namespace, attempts = self._namespace, [pending.attempt for pending in batch]
-        settled = [pending for pending in batch if pending.is_settled]
-        owned = [pending for pending in batch if not pending.is_settled]
-        async with connection.transaction():
-            if settled:
+        namespace = self._namespace
+        if settled := [pending for pending in batch if pending.is_settled]:
+            # by themselves: a transaction that has locked gates must not wait for a run
+            async with connection.transaction():
                 await statements.keep_outputs(connection, _outcomes(settled))
                 await statements.unlock(
                     connection, namespace, [pending.attempt.run for pending in settled]
                 )
+                await live_output.forget(connection, [pending.attempt for pending in settled])
+            for pending in settled:
+                self._settle(pending)
+        if not (owned := [pending for pending in batch if not pending.is_done]):
+            return
+        attempts = [pending.attempt for pending in owned]
+        async with connection.transaction():
             written = await statements.finish_with(
                 connection,
                 namespace,
                 _outcomes(owned),
-                batch[0].end.enqueued,
+                owned[0].end.enqueued,
                 partial(leases.write_last, connection, attempts),
             )
             await live_output.forget(connection, attempts)
-        for pending in settled:
-            self._settle(pending)
         for pending in owned:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])
-        if rest := [pending for pending in batch if not pending.is_done]:
+        if rest := [pending for pending in owned if not pending.is_done]:
             ownership = await statements.ownership(
                 connection, [pending.attempt.run for pending in rest]
             )

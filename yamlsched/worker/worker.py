@@ -20,7 +20,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget, refusal
+from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claim_loop import ClaimLoop
 from yamlsched.worker.claiming import ClaimScope
@@ -127,6 +127,10 @@ class Worker:
             for run in runs
         ]
         executable = []
+        # a claim for coroutines counted their room, and some need a process to themselves
+        is_of_coroutines = queue.executor is not self.queues.processes
+        parallel, total, held = self.queues.processes.capacity()
+        room = total - held
         self.leases.add(attempts)
         for attempt in attempts:
             end = (
@@ -134,6 +138,9 @@ class Worker:
                 if self.stopped_at is None
                 else STOPPED
             )
+            if end is None and is_of_coroutines and not attempt.is_coroutine:
+                room -= 1
+                end = no_process(-1 - room, parallel) if room < 0 else None
             if end is None:
                 executable.append(attempt)
             else:
@@ -154,8 +161,7 @@ class Worker:
                     # a signal to all processes at once reached it too
                     attempt.stopped = attempt.stopped or STOPPED
                 if attempt.stopped is not None and not end.is_success:
-                    stopped = attempt.stopped
-                    end = stopped._replace(
+                    end = attempt.stopped._replace(
                         stack=end.stack,
                         output=end.output,
                         omitted_bytes=end.omitted_bytes,
@@ -169,8 +175,9 @@ class Worker:
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
-                if pending.outcome.status is Status.FAILED and pending.outcome.delay is not None:
-                    self.queues.retry_in(pending.outcome.delay.total_seconds())
+                is_due_again = pending.outcome.status in (Status.FAILED, Status.QUEUED)
+                if is_due_again and (delay := pending.outcome.delay) is not None:
+                    self.queues.retry_in(delay.total_seconds())
                 # what the attempt has enqueued, and what waited for its end
                 self.queues.poll_now()
             case OutcomeDiscarded(attempt):

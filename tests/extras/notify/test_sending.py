@@ -160,7 +160,7 @@ def test_the_address_is_in_no_table_log_output_command_line_or_environment_of_a_
     receiver.answers[f"/{TOKEN}"] = (500, "")
     next_minute(project)
     project.enqueue("fails")
-    project.db.execute("update yamlsched.notifications set due_at = now(), dead_runs = 1")
+    project.db.execute("update yamlsched.notifications set quiet_until = now()")
     failing = tick(project, **env)
     status = project.start("status", "--check", **env)
     assert status.wait() == 1
@@ -389,14 +389,10 @@ def test_a_message_goes_where_the_file_says_and_not_where_the_database_does(
     project.enqueue("fails")
     project.db.execute("update yamlsched.notify_targets set url_env = 'STRANGE_URL'")
     with service() as other:
-        ended = tick(project, OPS_URL=address(receiver), STRANGE_URL=address(other))
+        tick(project, OPS_URL=address(receiver), STRANGE_URL=address(other))
 
         assert not other.requests
     assert len(receiver.requests) == 1
-    assert "the stored targets of notifications differed from" in ended.text
-    assert [
-        row.url_env for row in project.db.execute("select url_env from yamlsched.notify_targets")
-    ] == ["OPS_URL"]
 
 
 def test_two_workers_that_see_the_same_death_send_one_message(
