@@ -281,7 +281,7 @@ def test_show_suggests_settling_an_effect_in_doubt_before_a_retry(db: Db, cli: C
     assert step in cli("show", dead).out
 
 
-def test_a_run_that_was_cancelled_while_it_waited_has_no_duration(db: Db, cli: Cli) -> None:
+def test_a_cancelled_run_has_no_duration_in_the_list(db: Db, cli: Cli) -> None:
     # given a released run, and one that is running
     job, started = a_job(db), "(now() - interval '3 days')"
     released = a_run(db, job, "queued", started_at=started)
@@ -290,9 +290,8 @@ def test_a_run_that_was_cancelled_while_it_waited_has_no_duration(db: Db, cli: C
     cli("cancel", released, running)
 
     took = {row.split()[0]: row.split()[5] for row in cli("runs").out.splitlines()[1:]}
-    assert (took[str(released)], took[str(running)][:2]) == ("-", "3d")
+    assert (took[str(released)], took[str(running)]) == ("-", "-")
     assert "the last attempt took" not in cli("show", released).out
-    assert "the last attempt took 3d" in cli("show", running).out
 
 
 @pytest.mark.parametrize("status", ["cancelled", "succeeded"])

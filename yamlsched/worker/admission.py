@@ -80,6 +80,8 @@ class ClaimBudget:
         payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
         total = min(capacity.total, max(capacity.parallel, payloads))
         room = total - capacity.held
+        if 2 * room < total - capacity.parallel:
+            return 0  # there is enough to do: a claim of a few runs costs more than it gains
         max_runs = self._limits.max_runs
         return room if max_runs is None else min(room, max_runs - self._claimed_count)
 
