@@ -10,10 +10,12 @@ import psycopg
 import pytest
 
 from support.rows import a_job, a_run, row
-from yamlsched.worker import claiming
+from yamlsched.worker import claiming, clock
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import (
+    LOOK_INTERVAL_SECONDS,
     MAX_BUSY_CLAIMS,
+    POLL_INTERVAL_SECONDS,
     Claims,
 )
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
@@ -24,9 +26,9 @@ Claiming = Callable[[int], list[int]]
 class Worker:
     """The claims of one worker for the queue default."""
 
-    def __init__(self, runner: asyncio.Runner, dsn: str) -> None:
+    def __init__(self, runner: asyncio.Runner, dsn: str, polls: bool = False) -> None:
         self.runner, self.session = runner, WorkerSession(Database(dsn), WORKER_SETTINGS)
-        self.claims = Claims(self.session, "default", "web-1:1", "default")
+        self.claims = Claims(self.session, "default", "web-1:1", "default", polls)
 
     def claim(self, limit: int = 10) -> list[int]:
         """Claim once; return the ids of the runs."""
@@ -152,20 +154,6 @@ def test_a_claim_whose_second_statement_is_not_answered_is_released(
     assert worker.claim() == [gated]
 
 
-def test_a_run_that_was_created_for_another_queue_is_moved_to_that_of_its_job(
-    db: psycopg.Connection[Any], worker: Worker
-) -> None:
-    mail = a_job(db, "mail", queue="mail")
-    there, here = a_run(db, mail, queue="mail"), a_run(db, mail)
-    call, at_gate = a_run(db, mail, idempotency_key="on_dead:1"), a_run(db, mail, exclusive=True)
-
-    assert worker.claim() == []
-
-    assert [row(db, run).queue for run in (there, here, call, at_gate)] == ["mail"] * 4
-    assert [row(db, run).status for run in (there, here, call, at_gate)] == ["queued"] * 4
-    assert not worker.claims.is_exhausted or worker.claim() == []
-
-
 def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
     db: psycopg.Connection[Any], dsn: str, runner: asyncio.Runner
 ) -> None:
@@ -180,3 +168,42 @@ def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
 
     assert worker.claims._limit < 16
     runner.run(worker.session.drop())
+
+
+def test_a_run_that_was_created_for_another_queue_is_moved_to_that_of_its_job(
+    db: psycopg.Connection[Any], worker: Worker
+) -> None:
+    mail = a_job(db, "mail", queue="mail")
+    there, here = a_run(db, mail, queue="mail"), a_run(db, mail)
+    call, at_gate = a_run(db, mail, idempotency_key="on_dead:1"), a_run(db, mail, exclusive=True)
+
+    assert worker.claim() == []
+
+    assert [row(db, run).queue for run in (there, here, call, at_gate)] == ["mail"] * 4
+    assert [row(db, run).status for run in (there, here, call, at_gate)] == ["queued"] * 4
+    assert not worker.claims.is_exhausted or worker.claim() == []
+
+
+def test_a_busy_worker_that_is_notified_looks_again_once_in_each_interval(
+    db: psycopg.Connection[Any], dsn: str, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, now = Worker(runner, dsn, polls=True), 1000.0
+    monkeypatch.setattr(clock, "now", lambda: now)
+    assert worker.claim() == []
+    assert worker.claims.is_exhausted
+    assert worker.claims.idle_seconds == POLL_INTERVAL_SECONDS
+
+    worker.claims.poll_soon()
+    assert worker.claims.is_exhausted
+    assert worker.claims.idle_seconds == pytest.approx(LOOK_INTERVAL_SECONDS)
+
+    now += LOOK_INTERVAL_SECONDS
+    worker.claims.check_clock()
+    assert not worker.claims.is_exhausted
+    runner.run(worker.session.drop())
+
+
+def test_a_worker_that_does_not_poll_looks_after_each_end(worker: Worker) -> None:
+    assert worker.claim() == []
+    worker.claims.poll_soon()
+    assert not worker.claims.is_exhausted

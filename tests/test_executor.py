@@ -140,7 +140,7 @@ def test_a_reload_adds_and_removes_queues_while_the_worker_claims_from_the_other
     events = EventQueue()
     queues = Queues(
         ScriptedExecutor(events),
-        lambda name: Claims(cast(Any, None), "default", "web-1:1", name),
+        lambda name: cast(Claims, None),
         lambda name, queue: ScriptedExecutor(events),
     )
 

@@ -25,7 +25,7 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 141_171,
+    "engine": 142_601,
     "tools": 59_962,
     "extras": 112_012,
     "web": 47_823,
@@ -39,7 +39,7 @@ CAPS = {
     "metrics": 4_500,
     "scaffold": 4_500,
     "otel": 4_500,
-    "modules over 300 lines": 0,
+    "modules over 300 lines": 1,
     "modules under 40 lines": 0,
     "long lines": 0,
     "sql": 191_939,

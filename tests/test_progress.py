@@ -328,13 +328,12 @@ def test_the_last_progress_is_written_in_the_transaction_of_the_outcome(
     attempt = an_attempt(run_of())
     attempt.progress = Progress(3.0)
 
+    async def fail() -> None:
+        raise RuntimeError("the outcome is rejected")
+
     async def write() -> None:
-        async with (
-            await connections.connect_async(dsn, {}, look_up) as connection,
-            connection.transaction(),
-        ):
-            await leases.write_last(connection, [attempt])
-            raise RuntimeError("the outcome is rejected")
+        async with await connections.connect_async(dsn, {}, look_up) as connection:
+            await leases.write_with(connection, [attempt], fail)
 
     with pytest.raises(RuntimeError):
         asyncio.run(write())

@@ -177,7 +177,7 @@ class SyncTask:
             hangup.set()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
-        worker.claiming.on_moved = hangup.set
+        worker.on_moved = hangup.set
         messages: list[str] = []
         next_at = clock.now() + _until_next_minute(self.now)
         while True:
@@ -187,9 +187,9 @@ class SyncTask:
                 worker.reload_handlers()
             is_reloaded, is_hangup = is_hangup, False
             started = clock.now()
-            if worker.claiming.has_moved():
+            if worker.has_moved():
                 hangup.clear()  # this sync reads it
-            worker.claiming.read_path = os.path.realpath(self.target.file)
+            worker.read_path = os.path.realpath(self.target.file)
             try:
                 async with asyncio.timeout(SYNC_TIMEOUT_SECONDS):
                     update = await run_in_helper(self._sync)
@@ -274,7 +274,7 @@ class SyncTask:
         """Let the worker claim if it may: not if the release of its jobs was deleted, and the file
         not read since.
         """
-        worker.claiming.pause(not self.may_claim or not worker.workload.file.parent.is_dir())
+        worker.pause_claims(not self.may_claim or not worker.workload.file.parent.is_dir())
 
     def _sync(self) -> SyncUpdate:
         """Sync in another process: reading a large file would delay the renewal of leases."""

@@ -31,6 +31,7 @@ IN_ANOTHER_QUEUE = AttemptEnd(
 )
 NO_PROCESS = AttemptEnd(EndKind.RELEASED, "no process is free for it")
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
+MOVED = AttemptEnd(EndKind.RELEASED, "the path of the file leads to another release now")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
 

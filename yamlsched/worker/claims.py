@@ -15,6 +15,7 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
+from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.worker import claiming, clock
 from yamlsched.worker.attempt import Attempt
@@ -23,10 +24,10 @@ from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
-BUSY_INTERVAL_SECONDS = 0.1  # after which a claim is sent again for jobs whose gates were taken
+LOOK_INTERVAL_SECONDS = 0.1  # after which a busy worker looks for what was created or let go since
 # for which a claim whose answer was lost may still be on its way to the server
 LOST_CLAIM_SECONDS = 3.0
-MAX_RUNS = 2_000  # in one claim
+MAX_RUNS = 10_000  # in one claim
 MAX_BUSY_CLAIMS = 20  # in a row that found only jobs whose gates other sessions have
 MAX_SWEEPS = 10  # of a worker that ends, while they offer room that nobody takes
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
@@ -53,19 +54,31 @@ async def answer_of(
 
 
 class Claims:
-    """Claims the runs of one queue for one worker, whose tokens begin with ``name``."""
+    """Claims the runs of one queue for one worker, whose tokens begin with ``name``.
 
-    def __init__(self, session: WorkerSession, namespace: str, name: str, queue: str) -> None:
-        self._session, self._namespace, self._name = session, namespace, name
-        self._queue = queue
+    A worker that ``polls`` is notified of what is created, and looks for everything once in each
+    interval.
+    """
+
+    def __init__(
+        self, session: WorkerSession, namespace: str, name: str, queue: str, polls: bool = False
+    ) -> None:
+        self._session, self._namespace, self._name, self._queue, self._polls = (
+            session,
+            namespace,
+            name,
+            queue,
+            polls,
+        )
         self._is_exhausted = False  # the last claim found less than it asked for
-        # calls of `poll_now`: a change during a claim came too late for it
+        # calls of `poll_now` and others: a change during a claim came too late for it
         self._changes = 0
         self._seen = -1  # changes before the last claim
+        self._looked_at = 0.0  # when it claimed last
         self._look_at = 0.0  # when it claims again, whatever changes
         self._busy: set[int] = set()  # jobs that the next claim steps over: their gates were taken
         self._busy_claims = 0
-        self._limit = MAX_RUNS  # halved when the server cancels a claim, so that one succeeds
+        self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
         self._retries: list[float] = []  # when attempts that failed here are due again
         self._lost: dict[
             str, float
@@ -85,10 +98,30 @@ class Claims:
         """Note that anything may be claimable."""
         self._changes += 1
 
+    def poll_soon(self) -> None:
+        """Note that something may have become due.
+
+        A worker that is notified of what is created need not look after each run.
+        """
+        if self._polls and clock.now() < self._looked_at + LOOK_INTERVAL_SECONDS:
+            self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
+        else:
+            self._changes += 1
+
     def retry_in(self, seconds: float) -> None:
         """Note that a run that failed here is due again in ``seconds``."""
         if seconds < MAX_RETRY_WAIT_SECONDS:
             heapq.heappush(self._retries, clock.now() + seconds)
+
+    def note_outcome(self, outcome: Outcome, is_released: bool) -> None:
+        """Note what an attempt has left: a run that is due again now, or soon. ``is_released``: it
+        was not started.
+        """
+        if outcome.delay is None:
+            if outcome.status is Status.QUEUED:
+                self.poll_now()
+        elif outcome.status is Status.FAILED or is_released:
+            self.retry_in(outcome.delay.total_seconds())
 
     @property
     def awaits_retry(self) -> bool:
@@ -171,7 +204,6 @@ class Claims:
         answer = await self._answer(ask, token)
         if answer is None:
             return None
-        self._limit = min(2 * self._limit, MAX_RUNS)
         claimed, gated = answer
         if claimed.unreleased:
             await self._settle(claimed)
@@ -185,7 +217,9 @@ class Claims:
             claimed.is_complete = (
                 bool(await self._answer(ask_gated, gated_token)) and claimed.is_complete
             )
-        self._seen, self._look_at = changes, clock.now() + POLL_INTERVAL_SECONDS
+        self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
+        self._seen, self._looked_at = changes, clock.now()
+        self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
         self._is_exhausted = claimed.is_complete and not busy
         self._step_over(claimed)
         return claimed, sent_at
@@ -208,7 +242,7 @@ class Claims:
         self._busy_claims = 0 if claimed.runs else self._busy_claims + bool(claimed.busy)
         if claimed.busy and self._busy_claims < MAX_BUSY_CLAIMS:
             self._busy = claimed.busy
-            self.retry_in(BUSY_INTERVAL_SECONDS)
+            self.retry_in(LOOK_INTERVAL_SECONDS)
 
     def _new_token(self) -> str:
         return f"{self._name}:{secrets.token_hex(6)}"

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import was_terminated
 from yamlsched.runs.lifecycle import AttemptEnd
 from yamlsched.worker.attempt import Attempt, Workload
@@ -42,9 +43,9 @@ class ReturnedUnstarted(NamedTuple):
 
 
 class ExecutorFailed(NamedTuple):
-    """The executor can start nothing at all, or a task of the worker raised an exception."""
+    """The executor can start nothing at all."""
 
-    error: BaseException
+    error: EnvironmentFailed
 
 
 ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | ExecutorFailed

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 import psycopg
 
@@ -21,6 +22,8 @@ from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 INTERVAL_SECONDS = 1.0
 TIMEOUT_SECONDS = 5.0
 
+T = TypeVar("T")
+
 
 class ProgressWriter:
     """Writes what is new of the progress of ``attempts``, the set of all that are held, which
@@ -33,15 +36,17 @@ class ProgressWriter:
 
     def is_due(self) -> bool:
         """Return whether there is something to write, and the last time was a second ago."""
-        return clock.now() >= self._next_at and len(self._executing()) > 0
-
-    def _executing(self) -> list[Attempt]:
-        return [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
+        return clock.now() >= self._next_at and any(
+            attempt.progress != attempt.written_progress
+            and attempt.took is None
+            and not attempt.is_lost
+            for attempt in self._attempts
+        )
 
     async def write(self, session: WorkerSession) -> None:
         """Write it. What the server does not take is written the next time, or with the outcome."""
         self._next_at = clock.now() + INTERVAL_SECONDS
-        reporting = self._executing()
+        reporting = [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
         reported = [attempt.progress for attempt in reporting]
         with contextlib.suppress(Unanswered, psycopg.OperationalError):
             written = await session.run(
@@ -50,6 +55,19 @@ class ProgressWriter:
             for attempt, progress in zip(reporting, reported, strict=True):
                 if attempt.run.id in written:
                     attempt.written_progress = progress
+
+
+async def write_with(
+    connection: Connection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]
+) -> T:
+    """Call ``write``, which writes the outcomes of ``attempts``; in the same transaction, first
+    their last progress.
+    """
+    if not _reporting(attempts):
+        return await write()
+    async with connection.transaction():
+        await write_last(connection, attempts)
+        return await write()
 
 
 async def write_last(connection: Connection, attempts: Iterable[Attempt]) -> None:
@@ -79,7 +97,7 @@ def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 CHECK_INTERVAL_SECONDS = 0.1
 MIN_MARGIN_SECONDS = 0.5
-MIN_TIMEOUT_SECONDS = 1.0
+MAX_PATIENCE_SECONDS = 20.0
 LOST_GRACE_SECONDS = 0.5  # between SIGTERM and SIGKILL, for a handler whose run is lost
 LOST = AttemptEnd(EndKind.RELEASED, "its lease was lost")
 UNRENEWED = AttemptEnd(EndKind.RELEASED, "its lease could not be renewed")
@@ -108,6 +126,8 @@ class Leases:
         self._live_output = LiveOutput(redact)
         self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()
+        # seconds that the next answer may take on a slow network, or from a slow server
+        self._patience = 0.0
 
     def add(self, attempts: list[Attempt]) -> None:
         """Keep the leases of ``attempts``, which were just claimed."""
@@ -145,13 +165,19 @@ class Leases:
             others = [attempt.run for attempt in due.values() if attempt.run.id not in renewed]
             return renewed, await statements.ownership(connection, others) if others else {}
 
-        # the shortest lease decides how early a silent session is replaced
-        shortest = min(attempt.run.lease for attempt in due.values())
-        timeout = max(MIN_TIMEOUT_SECONDS, shortest / 4)
+        # The shortest lease decides how early a silent session is replaced. If answers take longer
+        # than that, replacing it again and again would cost the other leases too.
+        usual = max(MIN_MARGIN_SECONDS, min(attempt.run.lease for attempt in due.values()) / 4)
+        timeout = max(
+            usual, min(max(self._patience, self._session.opened_in), MAX_PATIENCE_SECONDS)
+        )
         try:
             renewed, ownership = await self._session.run(renew, timeout)
-        except (Unanswered, psycopg.OperationalError):
+        except (Unanswered, psycopg.OperationalError) as error:
+            if isinstance(error, Unanswered) and error.was_asked:
+                self._patience = 2 * timeout
             return  # again in a moment; `check` sees to it that no handler outlives its lease
+        self._patience = 2 * (clock.now() - sent_at)
         for run_id in renewed:
             attempt = due[run_id]
             attempt.renewed_at, attempt.lease_ends_at = sent_at, sent_at + attempt.run.lease

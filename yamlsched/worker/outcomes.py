@@ -5,9 +5,10 @@ is known.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -18,10 +19,9 @@ import psycopg
 from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.runs.lifecycle import (
+    SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
-    ClaimedRun,
     EndKind,
-    EnqueueBatch,
     Outcome,
     Status,
     after_attempt,
@@ -34,12 +34,20 @@ from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 MAX_BATCH = 1_000  # outcomes in one statement
 # SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
 REJECTED = ("22", "23", "54", "P0", "YS")
+# plain successes in one statement: larger ones are quicker, but all other work waits longer
+MAX_SUCCESS_BATCH = 2_000
 MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
 MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
-PAUSE_SECONDS = 0.5  # after the server cancelled a statement about one run
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
+
+
+class SuccessesRecorded(NamedTuple):
+    """The plain successes of ``attempts`` are in the database."""
+
+    attempts: list[Attempt]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +60,7 @@ class PendingOutcome:
     is_done: bool = False  # recorded, or discarded
     # the database rejected the first outcome, and this failure took its place
     is_replaced: bool = False
+    pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
     timeouts: int = 0
     output_chars: int = 0  # of the outcome at first
@@ -88,6 +97,7 @@ class OutcomeDiscarded(NamedTuple):
 class Outcomes:
     """Writes the outcomes of attempts, and reports each by one of the events above.
 
+    Plain successes are written in bulk. If that fails, they are written like other outcomes.
     ``redact`` removes secrets from a string.
     """
 
@@ -101,6 +111,7 @@ class Outcomes:
         self._session, self._namespace = session, namespace
         self._events, self._redact = events, redact
         self._queue: deque[PendingOutcome] = deque()
+        self._successes: list[Attempt] = []
         self._unwritten = 0  # outcomes of all kinds
         self._unwritten_chars = 0  # of their outputs
         self._max_batch = MAX_BATCH
@@ -127,6 +138,16 @@ class Outcomes:
             self._settle(pending)
         else:
             self._enqueue(pending)
+
+    def add_successes(self, attempts: list[Attempt]) -> None:
+        """Have the plain successes of ``attempts`` written soon."""
+        for attempt in attempts:
+            if attempt.has_turn:
+                self.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
+        plain = [attempt for attempt in attempts if not attempt.has_turn]
+        self._successes += plain
+        self._unwritten += len(plain)
+        self._has_outcomes.set()
 
     def _outcome(self, attempt: Attempt, end: AttemptEnd) -> Outcome:
         return after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
@@ -165,11 +186,39 @@ class Outcomes:
         while True:
             await self._has_outcomes.wait()
             self._has_outcomes.clear()
-            while self._queue:
+            while self._queue or self._successes:
+                if self._successes:
+                    await self._write_successes()
                 if batch := self._next_batch():
                     await self._write(batch)
-                else:
-                    await asyncio.sleep(0.1 * PAUSE_SECONDS)
+                elif self._queue and not self._successes:
+                    await asyncio.sleep(MIN_PAUSE_SECONDS)
+
+    async def _write_successes(self) -> None:
+        """Write plain successes."""
+        batch, self._successes = (
+            self._successes[:MAX_SUCCESS_BATCH],
+            self._successes[MAX_SUCCESS_BATCH:],
+        )
+        is_written = False
+        with contextlib.suppress(Unanswered, psycopg.Error):
+            runs = [(attempt.run, attempt.usage) for attempt in batch]
+
+            async def succeed(connection: Connection) -> bool:
+                write = partial(statements.succeed, connection, runs)
+                is_written = await leases.write_with(connection, batch, write)
+                await live_output.forget(connection, batch)
+                return is_written
+
+            is_written = await self._session.run(succeed, TIMEOUT_SECONDS)
+        if is_written:
+            self._unwritten -= len(batch)
+            self._events.put(SuccessesRecorded(batch))
+        else:
+            for attempt in batch:
+                end = AttemptEnd(EndKind.RETURNED, usage=attempt.usage)
+                outcome = SUCCESS_WITHOUT_RESULT._replace(usage=attempt.usage)
+                self._queue.append(PendingOutcome(attempt, end, outcome))
 
     def _next_batch(self) -> list[PendingOutcome]:
         """Take from the queue what is written together. An outcome that enqueues has its own
@@ -202,7 +251,9 @@ class Outcomes:
                 self._settle(pending)
         if not (batch := [pending for pending in batch if not pending.is_done]):
             return
-        timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * run_count(batch[0].end.enqueued)
+        timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(
+            batch[0].end.enqueued
+        )
         sent_at = clock.now()
         try:
             await self._session.run(partial(self._write_once, batch), timeout)
@@ -218,8 +269,9 @@ class Outcomes:
             elif isinstance(error, psycopg.OperationalError):
                 log.warning("database.failed", error=reason(error), outcomes=len(batch))
                 self._max_batch = max(1, len(batch) // 2)
-                if len(batch) == 1:
-                    batch[0].retry_at = clock.now() + PAUSE_SECONDS
+                for pending in batch:
+                    pending.pause = min(2 * pending.pause, MAX_PAUSE_SECONDS)
+                    pending.retry_at = clock.now() + (pending.pause if len(batch) == 1 else 0)
                 if isinstance(error, psycopg.errors.QueryCanceled):
                     self._count_timeout(batch[0])
             else:
@@ -232,33 +284,34 @@ class Outcomes:
 
     async def _write_once(self, batch: list[PendingOutcome], connection: Connection) -> None:
         """Write ``batch``, and find out what became of those runs of which nothing was written."""
-        namespace = self._namespace
         if settled := [pending for pending in batch if pending.is_settled]:
-            # by themselves: a transaction that has locked gates must not wait for a run
-            async with connection.transaction():
-                await statements.keep_outputs(connection, _outcomes(settled))
-                await statements.unlock(
-                    connection, namespace, [pending.attempt.run for pending in settled]
-                )
-                await live_output.forget(connection, [pending.attempt for pending in settled])
+            outcomes = [(pending.attempt.run, pending.outcome) for pending in settled]
+            await statements.keep_outputs(connection, outcomes)
+            await statements.unlock(
+                connection, self._namespace, [pending.attempt.run for pending in settled]
+            )
+            await live_output.forget(connection, [pending.attempt for pending in settled])
             for pending in settled:
                 self._settle(pending)
-        if not (owned := [pending for pending in batch if not pending.is_done]):
-            return
-        attempts = [pending.attempt for pending in owned]
-        async with connection.transaction():
+            if not (batch := [pending for pending in batch if not pending.is_done]):
+                return
+        attempts = [pending.attempt for pending in batch]
+        outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
+        if enqueued := batch[0].end.enqueued:
+            write_last = partial(leases.write_last, connection, attempts)
             written = await statements.finish_with(
-                connection,
-                namespace,
-                _outcomes(owned),
-                owned[0].end.enqueued,
-                partial(leases.write_last, connection, attempts),
+                connection, self._namespace, *outcomes[0], enqueued, write_last
             )
-            await live_output.forget(connection, attempts)
-        for pending in owned:
+        else:
+            finish = partial(statements.finish, connection, self._namespace, outcomes)
+            written = await leases.write_with(connection, attempts, finish)
+        await live_output.forget(
+            connection, [attempt for attempt in attempts if attempt.run.id in written]
+        )
+        for pending in batch:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])
-        if rest := [pending for pending in owned if not pending.is_done]:
+        if rest := [pending for pending in batch if not pending.is_done]:
             ownership = await statements.ownership(
                 connection, [pending.attempt.run for pending in rest]
             )
@@ -292,7 +345,7 @@ class Outcomes:
         """Let a fan-out fail its attempt after a few timeouts."""
         pending.timeouts += 1
         if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
-            runs = run_count(pending.end.enqueued)
+            runs = statements.run_count(pending.end.enqueued)
             why = (
                 f"the server did not write the {runs} runs that it enqueued before a timeout,"
                 f" {MAX_FAN_OUT_TIMEOUTS} "
@@ -322,16 +375,13 @@ class Outcomes:
             )
         pending.end = end._replace(usage=pending.outcome.usage)
         former = pending.outcome
-        pending.outcome = self._outcome(pending.attempt, pending.end)._replace(
+        pending.outcome = self._outcome(pending.attempt, pending.end)
+        pending.outcome = pending.outcome._replace(
             output=former.output, omitted_bytes=former.omitted_bytes
         )
-        pending.is_replaced, pending.retry_at = True, 0.0
-
-
-def _outcomes(batch: list[PendingOutcome]) -> list[tuple[ClaimedRun, Outcome]]:
-    return [(pending.attempt.run, pending.outcome) for pending in batch]
-
-
-def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
-    """Return how many runs a handler has enqueued."""
-    return sum(len(batch.payloads) for batch in enqueued)
+        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = (
+            True,
+            MIN_PAUSE_SECONDS,
+            0.0,
+            0,
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from yamlsched.runs.lifecycle import Outcome
 from yamlsched.schedule.job import Mode, Queue
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.claims import Claims
@@ -45,18 +46,19 @@ class Queues:
         return iter(self._served)
 
     def in_turn(self) -> list[ServedQueue]:
-        """Return the queues that are served, each time another one first: they share processes.
-        Have due runs looked for if it is time to.
-        """
+        """Return the queues that are served, each time another one first: they share processes."""
         self._served = [*self._served[1:], *self._served[:1]]
-        for queue in self._served:
-            queue.claims.check_clock()
         return self._served
 
     @property
     def executors(self) -> list[Executor]:
         """All of them: the one of a queue that has left the file may hold attempts."""
         return [self.processes, *self._coroutines.values()]
+
+    def note_outcome(self, attempt: Attempt, outcome: Outcome, is_released: bool) -> None:
+        """Note what ``attempt`` has left, see ``Claims.note_outcome``."""
+        if claims := self._claims.get(attempt.queue):
+            claims.note_outcome(outcome, is_released)
 
     def open(self, workload: Workload) -> None:
         """Serve the queues of ``workload``, and no others."""
@@ -77,24 +79,43 @@ class Queues:
         for queue in self._served:
             queue.claims.poll_now()
 
-    def retry_in(self, seconds: float) -> None:
+    def poll_soon(self) -> None:
         for queue in self._served:
-            queue.claims.retry_in(seconds)
+            queue.claims.poll_soon()
+
+    def poll_after(self, attempts: list[Attempt]) -> None:
+        """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that
+        waited for their end.
+        """
+        if any(attempt.has_turn for attempt in attempts):
+            self.poll_now()
+        else:
+            self.poll_soon()
 
     def check(self) -> None:
         """Check everything that depends on the clock."""
         for executor in self.executors:
             executor.check()
+        self.check_clock()
+
+    def check_clock(self) -> None:
+        """Have due runs looked for if it is time to."""
+        for queue in self._served:
+            queue.claims.check_clock()
 
     def reload(self, workload: Workload) -> None:
         """Import handlers again for attempts that start from now on."""
         for executor in self.executors:
             executor.reload(workload)
 
-    def release_idle_capacity(self) -> None:
-        """Leave to other workers on this host what is not needed for the attempts at hand."""
+    def release_idle_capacity(self, is_over: bool) -> None:
+        """Release what waits for more runs, where none are due, or everywhere if the worker's time
+        ``is_over``.
+        """
         for executor in self.executors:
-            executor.release_idle_capacity()
+            claims = [queue.claims for queue in self._served if queue.executor is executor]
+            if is_over or all(each.is_exhausted for each in claims):
+                executor.release_idle_capacity()
 
     def release_unstarted(self) -> None:
         for executor in self.executors:
@@ -102,14 +123,19 @@ class Queues:
 
     def submit(self, attempts: list[Attempt]) -> None:
         """Submit each attempt to its executor."""
-        for executor in self.executors:
-            if own := [each for each in attempts if self._executor(each) is executor]:
-                executor.submit(own)
-
-    def _executor(self, attempt: Attempt) -> Executor:
-        return self._coroutines[attempt.queue] if attempt.is_coroutine else self.processes
+        for executor, group in self._grouped(attempts):
+            executor.submit(group)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
-        """Stop attempts as ``Executor.stop`` does, on whichever executor has them."""
-        for executor in self.executors:
-            executor.stop(attempts, grace)
+        """Stop attempts as ``Executor.stop`` does, each on its executor."""
+        for executor, group in self._grouped(list(attempts)):
+            executor.stop(group, grace)
+
+    def _grouped(self, attempts: list[Attempt]) -> Iterator[tuple[Executor, list[Attempt]]]:
+        alone = [attempt for attempt in attempts if not attempt.is_coroutine]
+        if alone:
+            yield self.processes, alone
+        for name, executor in self._coroutines.items():
+            of_queue = [each for each in attempts if each.is_coroutine and each.queue == name]
+            if of_queue:
+                yield executor, of_queue

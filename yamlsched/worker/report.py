@@ -72,6 +72,16 @@ class RunReport:
             for run in runs:
                 log.debug("run.claimed", **_names(run), attempt=_number(run))
 
+    def note_successes(self, attempts: list[Attempt]) -> None:
+        """Count and log successes that are in the database."""
+        self.states[Status.SUCCEEDED] += len(attempts)
+        for listener in self.listeners:
+            for attempt in attempts:
+                listener.note_end(attempt.run, Status.SUCCEEDED, attempt.took, None)
+        if log.is_enabled("info"):
+            for attempt in attempts:
+                _log_success(attempt)
+
     def note_outcome(
         self, attempt: Attempt, end: AttemptEnd, outcome: Outcome, run_at: datetime | None
     ) -> None:

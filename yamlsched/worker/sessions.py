@@ -84,6 +84,7 @@ T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 2.0  # between attempts to connect
 WAKE_INTERVAL_SECONDS = 0.05  # between reports of notifications
+SLOW_CONNECT_SECONDS = 5.0  # after which a connection attempt counts as unanswered
 NO_ANSWER = "no answer to a connection attempt"
 # SQLSTATE classes and codes after which the session is closed: the server is shutting down, is
 # full, or is a standby; or a migration has changed the columns of a prepared statement
@@ -114,7 +115,7 @@ class Notified(NamedTuple):
     notifications may be missing.
     """
 
-    namespaces: set[str]
+    namespaces: list[str]
 
 
 class Database:
@@ -152,10 +153,12 @@ class WorkerSession:
         self._connection: Connection | None = None
         self._wait = 0.0
         self._opening = asyncio.Lock()
-        self._watching: asyncio.TimerHandle | None = None
+        self._watched: int | None = None
         self._namespaces: set[str] = set()  # of notifications that are to be reported
-        self._reported_at = 0.0
+        self._next_report: asyncio.TimerHandle | None = None
+        self._reported_at = -WAKE_INTERVAL_SECONDS
         self._is_busy = False
+        self.opened_in = 0.0  # seconds: a few round trips
 
     async def run(self, do: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         """Return what ``do`` returns for the connection.
@@ -165,7 +168,7 @@ class WorkerSession:
         open a new session.
         """
         self.unwatch()
-        connection = await self.open()
+        connection = await self._get()
         is_late = False
 
         def give_up() -> None:
@@ -208,10 +211,13 @@ class WorkerSession:
     def is_open(self) -> bool:
         return self._connection is not None and not self._connection.closed
 
-    async def open(self) -> Connection:
+    async def open(self) -> None:
         """Open the session if it is not open. Raises Unanswered when the server cannot
         be reached.
         """
+        await self._get()
+
+    async def _get(self) -> Connection:
         async with self._opening:
             if self._connection is None or self._connection.closed:
                 self._connection = await self._open()
@@ -220,13 +226,17 @@ class WorkerSession:
     async def _open(self) -> Connection:
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
         self._wait = min(max(2 * self._wait, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
+        timer = asyncio.get_running_loop().call_later(
+            SLOW_CONNECT_SECONDS, self._database.failed, NO_ANSWER
+        )
+        started_at = clock.now()
         try:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
                 connection = await db.connect_async(self._database.dsn, self._settings, look_up)
                 self._connection = connection
                 if self._events is not None:
                     connection.add_notify_handler(
-                        lambda notification: self._namespaces.add(notification.payload)
+                        lambda notification: self._notified([notification.payload])
                     )
                     await statements.listen(connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
@@ -235,7 +245,9 @@ class WorkerSession:
                 describe(error) if isinstance(error, psycopg.Error) else NO_ANSWER
             )
             raise Unanswered(was_asked=False) from error
-        self._wait = 0.0
+        finally:
+            timer.cancel()
+        self._wait, self.opened_in = 0.0, clock.now() - started_at
         return connection
 
     async def close(self) -> None:
@@ -265,40 +277,55 @@ class WorkerSession:
         return True
 
     def watch(self) -> None:
-        """Report notifications while the session has nothing to do, until its next use; after a
-        report only in a moment: any login of the database can send them.
-        """
-        if self.is_open and self._watching is None:
-            at = self._reported_at + WAKE_INTERVAL_SECONDS
-            self._watching = asyncio.get_running_loop().call_at(at, self._receive)
+        """Receive notifications while the session has nothing to do."""
+        if self._connection is not None and not self._connection.closed and self._watched is None:
+            self._watched = self._connection.fileno()
+            if self._next_report is None:
+                asyncio.get_running_loop().add_reader(self._watched, self._receive)
 
     def unwatch(self) -> None:
         """End ``watch``; each use of the session does."""
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
-            if self._connection is not None and not self._connection.closed:
-                asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            self._watched = None
 
     def _receive(self) -> None:
-        """Report what has arrived, also with the answers to statements; wait for more."""
         assert self._connection is not None
         assert self._events is not None
-        loop, connection = asyncio.get_running_loop(), self._connection
-        loop.add_reader(connection.fileno(), self._receive)
+        namespaces = []
         try:
-            connection.pgconn.consume_input()
-            while notification := connection.pgconn.notifies():
-                self._namespaces.add(notification.extra.decode("utf-8", "replace"))
+            self._connection.pgconn.consume_input()
+            while notification := self._connection.pgconn.notifies():
+                namespaces.append(notification.extra.decode("utf-8", "replace"))
+            if namespaces:
+                self._notified(namespaces)
+            return
         except psycopg.OperationalError as error:
-            self.unwatch()
-            connection.pgconn.finish()  # the next use opens another
+            self.unwatch()  # the next use finds it closed, and opens another
+            self._connection.pgconn.finish()
             self._database.failed(reason(error))
-            self._events.put(Notified(set()))
-        if self._namespaces:
-            self._reported_at = loop.time()
-            self._events.put(Notified(self._namespaces))
-            self._namespaces = set()
+        self._events.put(Notified([]))
+
+    def _notified(self, namespaces: Sequence[str]) -> None:
+        """Report notifications at once, and then once in each interval: any login of the database
+        can send them.
+        """
+        self._namespaces.update(namespaces)
+        if self._next_report is None:
+            loop = asyncio.get_running_loop()
+            at = max(loop.time(), self._reported_at + WAKE_INTERVAL_SECONDS)
+            self._next_report = loop.call_at(at, self._report)
+            if self._watched is not None:
+                loop.remove_reader(self._watched)  # what arrives until then is read together
+
+    def _report(self) -> None:
+        assert self._events is not None
+        loop = asyncio.get_running_loop()
+        self._next_report, self._reported_at = None, loop.time()
+        self._events.put(Notified(sorted(self._namespaces)))
+        self._namespaces.clear()
+        if self._watched is not None:
+            loop.add_reader(self._watched, self._receive)
 
 
 class WorkerSessions:
@@ -316,12 +343,15 @@ class WorkerSessions:
         The server may have a limit: a claim without them could neither be kept nor finished. False
         if one did not open.
         """
-        try:
-            for session in self._all():
-                await session.open()
-        except Unanswered:
-            return False
-        return True
+        if self.is_open:
+            return True
+        opened = await asyncio.gather(
+            *(session.open() for session in self._all()), return_exceptions=True
+        )
+        for error in opened:
+            if isinstance(error, BaseException) and not isinstance(error, Unanswered):
+                raise error
+        return not any(opened)
 
     @property
     def is_open(self) -> bool:

@@ -63,6 +63,21 @@ async def note_ended(
         await connection.execute(load("runs")["note_ended"], parameters)
 
 
+async def unlock(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    runs: Sequence[ClaimedRun],
+    now: datetime | None = None,
+) -> None:
+    """Note that the handlers of ``runs`` have ended, which were cancelled or have succeeded before,
+    and return their permits.
+    """
+    parameters = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs]}
+    async with connection.transaction():
+        rows = await rows_of(connection, "unlock", parameters)
+        await release(connection, namespace, [row.id for row in rows], now)
+
+
 def fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
     """Return ``runs`` as the parameters by which statements know their claims."""
     held = list(runs)
@@ -91,16 +106,19 @@ def _quoted(token: str) -> str:
 
 async def succeed(
     connection: psycopg.AsyncConnection[Any],
-    runs: Iterable[tuple[ClaimedRun, Usage | None]],
+    runs: Sequence[tuple[ClaimedRun, Usage | None]],
     now: datetime | None = None,
-) -> list[int]:
-    """Write that ``runs`` have succeeded, without a result; return the ids of those for which that
-    was all: they were still ours, and held nothing.
+) -> bool:
+    """Write that ``runs`` have succeeded, without a result; False unless that was written for all
+    of them.
     """
+    cursor = await connection.execute(load("runs")["succeed"], {**_used(runs), "now": now})
+    return cursor.rowcount == len(runs)
+
+
+def _used(runs: Iterable[tuple[ClaimedRun, Usage | None]]) -> dict[str, Any]:
     used = sorted(runs, key=itemgetter(0))  # the order in which all statements lock them
-    usages = _usages(usage for _, usage in used)
-    parameters = {**fence(run for run, _ in used), **usages, "now": now}
-    return [row.id for row in await rows_of(connection, "succeed", parameters)]
+    return {**fence(run for run, _ in used), **_usages(usage for _, usage in used)}
 
 
 def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
@@ -166,7 +184,8 @@ async def finish(
     """
     written: dict[int, datetime | None] = {}
     if plain := [(run, o.usage) for run, o in outcomes if o.is_plain_success]:
-        written.update((run_id, None) for run_id in await succeed(connection, plain, now))
+        rows = await rows_of(connection, "succeed", {**_used(plain), "now": now})
+        written.update((row.id, None) for row in rows)
     if others := [(run, o) for run, o in outcomes if run.id not in written]:
         async with connection.transaction():
             rows = await rows_of(connection, "finish", {**outcome_parameters(others), "now": now})
@@ -209,27 +228,18 @@ async def keep_outputs(
     """
     parameters = {
         **fence(run for run, _ in outcomes),
-        **_usages(o.usage for _, o in outcomes),
         "outputs": [o.output for _, o in outcomes],
         "omitted": array(o.omitted_bytes for _, o in outcomes),
-        "now": now,
     }
-    await connection.execute(load("runs")["keep_outputs"], parameters)
-    await connection.execute(load("runs")["note_usage"], parameters)
+    await connection.execute(load("runs")["keep_outputs"], {**parameters, "now": now})
+    await connection.execute(
+        load("runs")["note_usage"], {**parameters, **_usages(o.usage for _, o in outcomes)}
+    )
 
 
-async def unlock(
-    connection: psycopg.AsyncConnection[Any],
-    namespace: str,
-    runs: Iterable[ClaimedRun],
-    now: datetime | None = None,
-) -> None:
-    """Note that the handlers of ``runs`` have ended, which were cancelled or have succeeded before,
-    and return their permits.
-    """
-    async with connection.transaction():
-        rows = await rows_of(connection, "unlock", fence(runs))
-        await release(connection, namespace, [row.id for row in rows], now)
+def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
+    """Return how many runs a handler has enqueued."""
+    return sum(len(batch.payloads) for batch in enqueued)
 
 
 async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
@@ -240,25 +250,23 @@ async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
 async def finish_with(
     connection: psycopg.AsyncConnection[Any],
     namespace: str,
-    outcomes: Sequence[tuple[ClaimedRun, Outcome]],
+    run: ClaimedRun,
+    outcome: Outcome,
     enqueued: Sequence[EnqueueBatch],
     before: Callable[[], Awaitable[None]],
 ) -> dict[int, datetime | None]:
-    """Write ``outcomes`` after ``before``, in one transaction. What a handler has enqueued is
-    written with its outcome, which is the only one then: both, or neither if the run is not ours.
+    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the
+    run is not ours.
 
-    The outcomes come last: until then no row is locked, and leases are renewed however long the
-    rest takes. Returns what ``finish`` does.
+    The outcome comes last, after ``before``: until then the row is not locked, and its lease is
+    renewed however long the rest takes. Returns what ``finish`` does.
     """
-    if not outcomes:
-        return {}
-    written: dict[int, datetime | None] = {}
     async with connection.transaction():
-        for parameters in fan_out(namespace, outcomes[0][0].id, enqueued):
+        for parameters in fan_out(namespace, run.id, enqueued):
             await connection.execute(load("enqueue")["enqueue_many"], parameters)
         await before()
-        written = await finish(connection, namespace, outcomes)
-        if enqueued and not written:
+        written = await finish(connection, namespace, [(run, outcome)])
+        if not written:
             raise psycopg.Rollback
     return written
 

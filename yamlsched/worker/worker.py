@@ -9,20 +9,20 @@ outcomes (outcomes.py).
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status
+from yamlsched.runs.lifecycle import ClaimedRun, EndKind
 from yamlsched.schedule.job import Job, Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
+from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
-from yamlsched.worker.claim_loop import ClaimLoop
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
@@ -35,9 +35,13 @@ from yamlsched.worker.executor import (
     Succeeded,
     wait,
 )
-from yamlsched.worker.forking import WORKER_SIGNALS, accept_signals
+from yamlsched.worker.forking import (
+    WORKER_SIGNALS,
+    accept_signals,
+    reduced_garbage_collection,
+)
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
-from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes
+from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
 from yamlsched.worker.queues import Queues, ServedQueue
 from yamlsched.worker.registration import Registration, own_id
 from yamlsched.worker.report import RunReport
@@ -47,10 +51,19 @@ from yamlsched.worker.stderr import non_blocking_stderr
 # for which a worker that holds no lease waits for a database that is away
 AWAY_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
+ONE_SESSION_AFTER_SECONDS = 5.0  # without an attempt: it closes the others
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 
 
-Event: TypeAlias = ExecutorEvent | OutcomeRecorded | OutcomeDiscarded | Notified
+class TaskFailed(NamedTuple):
+    """A task of the worker raised an exception."""
+
+    error: BaseException
+
+
+Event: TypeAlias = (
+    ExecutorEvent | SuccessesRecorded | OutcomeRecorded | OutcomeDiscarded | Notified | TaskFailed
+)
 
 
 def no_coroutines(name: str, queue: Queue, workload: Workload) -> Executor:
@@ -82,21 +95,25 @@ class Worker:
         self.attempts: set[Attempt] = set()  # from claim to outcome
         self.stopped_at: float | None = None  # when it was asked to stop
         self.stop_handlers_at: float | None = None  # the end of the grace period
+        self._is_paused = self._is_claiming = self._is_outdated = False
+        # where the links of the file's path led when it was last read
+        self.read_path = str(workload.file)
+        # called when they lead elsewhere; without it, it is the end
+        self.on_moved: Callable[[], None] | None = None
         self._failure: BaseException | None = None
-        self.has_work = asyncio.Event()
+        self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
         self._busy_at = clock.now()  # when it last had an attempt
         self.database = Database(workload.dsn)
-        self.sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
+        self._sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
         namespace = workload.namespace
         name = own_id() if registration is None else registration.name.claims()
         self.queues = Queues(
             executor,
-            lambda queue: Claims(sessions.claim, namespace, name, queue),
+            lambda queue: Claims(sessions.claim, namespace, name, queue, polls=is_continuous),
             lambda name, queue: create_executor(name, queue, self.workload),
         )
         self.queues.open(workload)
         self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts, is_continuous)
-        self.claiming = ClaimLoop(self)
         self._learn_secrets()
         self.outcomes = Outcomes(sessions.write, namespace, events, redact=self.redact)
         self.leases = Leases(sessions.lease, self.attempts, self.queues, redact=self.redact)
@@ -115,22 +132,43 @@ class Worker:
 
     # -- an attempt: claimed, submitted, ended, recorded -------------------------------------------
 
-    def submit(
+    async def _claim(self, queue: ServedQueue, limit: int) -> None:
+        scope = self.workload.scope
+        skipped = self.budget.too_long(scope) if self.is_continuous else ()
+        answer = await queue.claims.claim(limit, scope, skipped)
+        if answer is None:
+            return
+        claim, sent_at = answer
+        self.report.note_claimed(claim.runs)
+        if claim.runs:
+            self.budget.note_claimed(claim.runs)
+            self._submit(queue, claim.runs, sent_at, scope)
+            self._has_work.set()
+        self._release_idle_capacity()
+        self.events.wake()
+        await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
+
+    def _submit(
         self, queue: ServedQueue, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope
     ) -> None:
         """Hand over ``runs``, which were claimed from ``queue`` in ``scope``: the file may have
         been read again.
         """
-        jobs, is_outdated = self.workload.jobs, scope is not self.workload.scope
+        jobs, is_outdated, has_moved = (
+            self.workload.jobs,
+            scope is not self.workload.scope,
+            self.has_moved(),
+        )
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
             for run in runs
         ]
-        executable = []
-        # a claim for coroutines counted their room, and some need a process to themselves
+        executable, room, parallel = [], 0, 0
         is_of_coroutines = queue.executor is not self.queues.processes
-        parallel, total, held = self.queues.processes.capacity()
-        room = total - held
+        if is_of_coroutines and not all(attempt.is_coroutine for attempt in attempts):
+            # the claim counted the room for coroutines, and these need a process to themselves
+            parallel, total, held = self.queues.processes.capacity()
+            room = total - held
         self.leases.add(attempts)
         for attempt in attempts:
             end = (
@@ -138,6 +176,7 @@ class Worker:
                 if self.stopped_at is None
                 else STOPPED
             )
+            end = end or (MOVED if has_moved else None)
             if end is None and is_of_coroutines and not attempt.is_coroutine:
                 room -= 1
                 end = no_process(-1 - room, parallel) if room < 0 else None
@@ -154,14 +193,14 @@ class Worker:
     def _handle(self, event: Event) -> None:
         match event:
             case Succeeded(attempts):
-                for attempt in attempts:
-                    self.outcomes.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
+                self.outcomes.add_successes(attempts)
             case Ended(attempt, end):
                 if self.stopped_at is not None and event.is_terminated:
                     # a signal to all processes at once reached it too
                     attempt.stopped = attempt.stopped or STOPPED
                 if attempt.stopped is not None and not end.is_success:
-                    end = attempt.stopped._replace(
+                    stopped = attempt.stopped
+                    end = stopped._replace(
                         stack=end.stack,
                         output=end.output,
                         omitted_bytes=end.omitted_bytes,
@@ -172,33 +211,125 @@ class Worker:
                 for attempt in attempts:
                     end = attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED)
                     self.outcomes.add(attempt, end._replace(has_begun=False))
+            case SuccessesRecorded(attempts):
+                self.attempts.difference_update(attempts)
+                self.report.note_successes(attempts)
+                self.queues.poll_after(attempts)
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
-                is_due_again = pending.outcome.status in (Status.FAILED, Status.QUEUED)
-                if is_due_again and (delay := pending.outcome.delay) is not None:
-                    self.queues.retry_in(delay.total_seconds())
-                # what the attempt has enqueued, and what waited for its end
-                self.queues.poll_now()
+                is_released = pending.end.kind is EndKind.RELEASED
+                self.queues.note_outcome(pending.attempt, pending.outcome, is_released)
+                self.queues.poll_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
                 self.queues.poll_now()
             case Notified(namespaces):
                 if not namespaces or self.workload.namespace in namespaces:
                     self.queues.poll_now()
-            case ExecutorFailed(error):
+            case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
-    # -- what ends it ------------------------------------------------------------------------------
+    # -- when to claim, and how much ---------------------------------------------------------------
 
-    def is_idle_for(self, seconds: float) -> bool:
+    async def _claim_continually(self) -> None:
+        """Claim whenever there is room for more, until cancelled."""
+        while True:
+            self._may_claim.clear()
+            # the upkeep included: it writes outcomes, which are to be reported
+            may_wait = self._is_claiming = True
+            await self._report()
+            if not self._must_not_claim() and await self.upkeep.run_if_due():
+                self.queues.poll_now()
+                self.events.wake()
+            for queue in self.queues.in_turn():
+                limit = self._room(queue)
+                if limit > 0 or queue.claims.has_lost_claims:
+                    await queue.claims.release_lost_claims()
+                    if limit > 0 and await self._is_ready(queue) and not self._must_not_claim():
+                        await self._claim(queue, limit)
+                    self.events.wake()
+                may_wait = may_wait and (limit <= 0 or queue.claims.is_exhausted)
+            self._is_claiming = False
+            if may_wait:
+                if self.is_continuous:
+                    if self._is_idle_for(ONE_SESSION_AFTER_SECONDS):
+                        await self._sessions.close_unneeded()
+                    self._sessions.claim.watch()
+                idle = (queue.claims.idle_seconds for queue in self.queues)
+                await wait(self._may_claim, min(idle, default=POLL_INTERVAL_SECONDS))
+                self._sessions.claim.unwatch()
+                self.queues.check_clock()
+
+    async def _report(self) -> None:
+        """Report that this worker is there. It leaves if another process has its id now."""
+        if self.registration is None:
+            return
+        queues = [queue.name for queue in self.queues]
+        is_leaving = not self._is_within_limits()
+        is_known = await self.registration.report_if_due(self._sessions.claim, queues, is_leaving)
+        if not is_known and self.stopped_at is None:
+            log.warning("worker.replaced", worker=self.registration.name.id)
+            self.stop()
+
+    async def _is_ready(self, queue: ServedQueue) -> bool:
+        """Open the sessions that a claim needs. An idle worker first looks for what is due, with
+        the one session that it has.
+        """
+        if (
+            self.is_continuous
+            and not self._sessions.is_open
+            and not await queue.claims.look(self.workload.scope)
+        ):
+            return False
+        return await self._sessions.open()
+
+    def _is_idle_for(self, seconds: float) -> bool:
         return not self.attempts and clock.now() - self._busy_at >= seconds
 
-    def is_within_limits(self) -> bool:
+    def _room(self, queue: ServedQueue) -> int:
+        """Return how many more runs to claim; they can start soon."""
+        if queue.claims.is_exhausted or self._must_not_claim() or not self.outcomes.has_room():
+            return 0
+        capacity = queue.executor.capacity()
+        if capacity.parallel == 0:
+            # other ticks of this host have all permits, and do what is due
+            queue.claims.set_exhausted()
+            return 0
+        room = self.budget.room(capacity)
+        if (concurrency := queue.rules.concurrency) is None:
+            return room
+        executing = [held for held in self.attempts if held.queue == queue.name]
+        return min(room, concurrency - sum(held.took is None for held in executing))
+
+    def _must_not_claim(self) -> bool:
+        return self._is_paused or not self._is_within_limits() or self.has_moved()
+
+    def _is_within_limits(self) -> bool:
         idle_exit = self.limits.idle_exit
-        has_idled = idle_exit is not None and self.is_idle_for(idle_exit.total_seconds())
+        has_idled = idle_exit is not None and self._is_idle_for(idle_exit.total_seconds())
         is_left = self.budget.is_left and not has_idled
-        return self.stopped_at is None and is_left and not self.claiming.is_outdated
+        return self.stopped_at is None and is_left and not self._is_outdated
+
+    def has_moved(self) -> bool:
+        """Return whether a link of the file's path was switched since it was last read. Then
+        nothing is claimed.
+
+        The release of before may be deleted at any time.
+        """
+        place = self.workload.place
+        if place is None or (real_path := os.path.realpath(place)) == self.read_path:
+            return False
+        log.info("file.moved", file=real_path)
+        if self.on_moved is None:
+            self._is_outdated = True  # a tick of the new release does the rest
+        else:
+            self.pause_claims(True)
+            self.on_moved()
+        return True
+
+    def _release_idle_capacity(self) -> None:
+        self.queues.release_idle_capacity(is_over=not self._is_within_limits())
 
     # -- from start to end -------------------------------------------------------------------------
 
@@ -208,10 +339,10 @@ class Worker:
         Raises EnvironmentFailed when the database is away for too long, or nothing can be executed.
         """
         loop = asyncio.get_running_loop()
-        with in_utc(), non_blocking_stderr():
+        with in_utc(), non_blocking_stderr(), reduced_garbage_collection():
             loop.set_exception_handler(
                 lambda _, context: self.events.put(
-                    ExecutorFailed(context.get("exception") or Exception(context))
+                    TaskFailed(context.get("exception") or Exception(context))
                 )
             )
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -219,7 +350,7 @@ class Worker:
             loop.add_signal_handler(signal.SIGCHLD, self.queues.check)
             accept_signals()
             parts = (
-                self.claiming.run(),
+                self._claim_continually(),
                 self.outcomes.write(),
                 self.leases.renew_due(),
                 self._check_regularly(),
@@ -243,7 +374,7 @@ class Worker:
                         self._handle(event)
                     if self._failure is not None:
                         raise self._failure
-                    self.claiming.wakeup.set()
+                    self._may_claim.set()
                 return self.report
             except BaseException:
                 await self._abort(own_tasks)
@@ -255,7 +386,7 @@ class Worker:
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.events.put(ExecutorFailed(error))
+            self.events.put(TaskFailed(error))
 
     async def _check_regularly(self) -> None:
         """Check everything that depends on the clock, until cancelled."""
@@ -263,14 +394,14 @@ class Worker:
             if self.attempts or not self.is_continuous:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             else:
-                await wait(self.has_work, POLL_INTERVAL_SECONDS)
+                await wait(self._has_work, POLL_INTERVAL_SECONDS)
             self.queues.check()
             self.leases.check()
             if self.attempts:
                 self._busy_at = clock.now()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
-            self.queues.release_idle_capacity()
+            self._release_idle_capacity()
             self.events.wake()
 
     def _is_finished(self) -> bool:
@@ -286,9 +417,9 @@ class Worker:
                 f"the database was lost and did not return: {self.database.reason}{retried}"
             )
         has_lost_claims = any(queue.claims.has_lost_claims for queue in self.queues)
-        if self.attempts or has_lost_claims or (self.claiming.is_claiming and not is_away):
+        if self.attempts or has_lost_claims or (self._is_claiming and not is_away):
             return False
-        if not self.is_within_limits():
+        if not self._is_within_limits():
             if is_away and self.stopped_at is None:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
@@ -311,7 +442,7 @@ class Worker:
             now < held.lease_ends_at for held in self.attempts if not held.is_lost
         ):
             return False
-        return now - away_since > AWAY_TIMEOUT_SECONDS or not self.is_within_limits()
+        return now - away_since > AWAY_TIMEOUT_SECONDS or not self._is_within_limits()
 
     # -- control -----------------------------------------------------------------------------------
 
@@ -326,6 +457,13 @@ class Worker:
     def reload_handlers(self) -> None:
         """Import handlers again for attempts that start from now on."""
         self.queues.reload(self.workload)
+        self.events.wake()
+
+    def pause_claims(self, is_paused: bool) -> None:
+        """Claim nothing for now, or claim again. Attempts continue."""
+        if self._is_paused and not is_paused:
+            self.queues.poll_now()
+        self._is_paused = is_paused
         self.events.wake()
 
     def stop(self) -> None:
@@ -365,7 +503,7 @@ class Worker:
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         is_away = self.database.away_since is not None
-        if self.sessions.cut():
+        if self._sessions.cut():
             # for the tasks to see it: cancelled, they would wait for the server
             await asyncio.sleep(0.01)
         for task in tasks:
@@ -373,5 +511,5 @@ class Worker:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(executor.close() for executor in self.queues.executors))
         if self.registration is not None and not is_away:
-            await self.registration.end(self.sessions.claim)
-        await self.sessions.drop()
+            await self.registration.end(self._sessions.claim)
+        await self._sessions.drop()

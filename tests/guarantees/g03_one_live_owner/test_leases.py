@@ -97,6 +97,8 @@ def test_of_two_claims_of_one_run_by_the_same_worker_the_earlier_one_is_lost(att
     class Silence:
         """A session whose server does not answer."""
 
+        opened_in = 0.01
+
         async def run(self, do: Any, timeout: float) -> Any:
             raise Unanswered(was_asked=True)
 
@@ -113,3 +115,46 @@ def test_of_two_claims_of_one_run_by_the_same_worker_the_earlier_one_is_lost(att
 
     assert stopped == [earlier]
     assert (earlier.is_lost, later.is_lost) == (True, False)
+
+
+def test_a_short_lease_does_not_cost_others_theirs_when_the_server_answers_slowly() -> None:
+    # given a server that needs 2 seconds for an answer, and a lease of 2 seconds beside one of 2 minutes
+    job = Job(name="purge", handler="h.f")
+    now = clock.now()
+    attempts = [
+        Attempt(
+            ClaimedRun(run, "purge", None, None, 1, 5, "{}", False, lease, "A"),
+            job,
+            now + 60,
+            now - 60,
+        )
+        for run, lease in ((1, 2.0), (2, 120.0))
+    ]
+    timeouts: list[float] = []
+
+    class SlowSession:
+        """A session that is cut when an answer takes longer than the timeout."""
+
+        opened_in = 0.01
+
+        async def run(self, do: Any, timeout: float) -> Any:
+            timeouts.append(timeout)
+            if timeout < 2.0:
+                raise Unanswered(was_asked=True)
+            return {1, 2}, {}
+
+    # when the worker renews both, again and again
+    async def renew() -> None:
+        session: Any = SlowSession()
+        executors: Any = None
+        leases = Leases(session, set(attempts), executors, str)
+        renewing = asyncio.create_task(leases.renew_due())
+        while attempts[1].lease_ends_at == now + 60:
+            leases.check()
+            await asyncio.sleep(0)
+        renewing.cancel()
+
+    asyncio.run(asyncio.wait_for(renew(), 30))
+
+    # then it waits longer each time, until it gets an answer
+    assert timeouts == [0.5, 1.0, 2.0]

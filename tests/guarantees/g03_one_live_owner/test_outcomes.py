@@ -20,11 +20,12 @@ from yamlsched.schedule.job import Job, Output
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.outcomes import (
-    MAX_BATCH,
+    MAX_SUCCESS_BATCH,
     MAX_UNWRITTEN_CHARS,
     OutcomeDiscarded,
     OutcomeRecorded,
     Outcomes,
+    SuccessesRecorded,
 )
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
 
@@ -38,6 +39,9 @@ class Recorded:
 
     def handle(self, event: object) -> None:
         match event:
+            case SuccessesRecorded(attempts):
+                self.states += [Status.SUCCEEDED] * len(attempts)
+                self.attempts.difference_update(attempts)
             case OutcomeRecorded(pending, _):
                 self.states.append(pending.outcome.status)
                 self.attempts.remove(pending.attempt)
@@ -66,8 +70,7 @@ async def write(
     outcomes = Outcomes(session, "default", events, str)
     for attempt in attempts:
         attempt.took = 0.001
-    for attempt in attempts[:-1]:
-        outcomes.add(attempt, AttemptEnd(EndKind.RETURNED))
+    outcomes.add_successes(attempts[:-1])
     outcomes.add(attempts[-1], AttemptEnd(EndKind.RAISED, "no route to host", "OSError"))
     writing = asyncio.create_task(outcomes.write())
     while count - len(recorded.attempts) < enough:
@@ -94,13 +97,16 @@ def statuses(db: psycopg.Connection[Any]) -> dict[str, int]:
     )
 
 
-def test_outcomes_are_written_in_bulk(db: psycopg.Connection[Any], dsn: str) -> None:
-    count = 2 * MAX_BATCH + 500
+def test_successes_are_written_in_bulk_and_a_failure_does_not_wait_for_all_of_them(
+    db: psycopg.Connection[Any], dsn: str
+) -> None:
+    count = 2 * MAX_SUCCESS_BATCH + 500
     runs(db, count)
     recorded = Recorded()
 
     outcomes = asyncio.run(write(dsn, count, recorded, count))
 
+    assert recorded.states.index(Status.FAILED) == MAX_SUCCESS_BATCH
     assert statuses(db) == {"succeeded": count - 1, "failed": 1}
     assert (len(outcomes), recorded.attempts) == (0, set())
 

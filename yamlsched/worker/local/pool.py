@@ -33,7 +33,7 @@ from yamlsched.worker.local.child import ChildHandle, Environment
 from yamlsched.worker.local.deaths import ends_by_death, exit_cause, failed_start
 from yamlsched.worker.local.estimates import Estimates
 from yamlsched.worker.local.protocol import Message, Success, TaskEnd
-from yamlsched.worker.permits import ConcurrencyPermits
+from yamlsched.worker.permits import Permits
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
 MAX_RUNS_PER_CHILD = 50_000  # to limit what leaking handlers can accumulate
@@ -54,7 +54,7 @@ class Pool:
     def __init__(
         self,
         workload: Workload,
-        permits: ConcurrencyPermits,
+        permits: Permits,
         events: EventQueue,
         is_async: bool = False,
     ) -> None:
