@@ -5,7 +5,7 @@ definitions owe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from psycopg import Connection
@@ -20,6 +20,7 @@ from yamlsched.sync.definitions import Definition, Difference
 from yamlsched.sync.due import CHANGES, Changes
 from yamlsched.sync.edits import job_edits
 from yamlsched.sync.slot_plan import CursorMove, NewRun, SlotPlan
+from yamlsched.timetable import keys
 
 
 def converge(
@@ -55,6 +56,7 @@ def converge(
     edits = job_edits(connection, differences, jobs)
     _write_definitions(connection, namespace, differences, jobs, before, instant)
     move_runs(connection, namespace, differences, jobs, limits, instant)
+    _apply_spread(connection, namespace, jobs, before, instant)
     return Changes(
         now=instant,
         **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in CHANGES},
@@ -128,13 +130,54 @@ def move_runs(
     execute(connection, "runs.promote", namespace=namespace, names=gates, now=now)
 
 
-def remaining_runs(plan: SlotPlan, job: Job, now: datetime) -> Sequence[NewRun]:
-    """Return the runs of a plan that remain once their job is edited.
+def _apply_spread(
+    connection: Connection[Any],
+    namespace: str,
+    jobs: Mapping[str, Job],
+    before: Mapping[str, Definition],
+    now: datetime,
+) -> None:
+    """Move the runs of slots that wait for their time, where an edit changes it."""
+    edited = [d for name, d in before.items() if name in jobs and changes_starts(d, jobs[name])]
+    offsets = [keys.offset(namespace, d.job_type, jobs[d.job_type].spread) for d in edited]
+    seconds = [offset.total_seconds() for offset in offsets]
+    ids = [definition.id for definition in edited]
+    execute(connection, "definitions.apply_spread", ids=ids, seconds=seconds, now=now)
+
+
+def changes_starts(before: Definition, job: Job) -> bool:
+    """Return whether an edit changes when the runs of slots start. A job that loses its cron
+    changes no run.
+    """
+    if job.cron is None:
+        return False
+    return (before.schedule, before.timezone, before.spread) != (
+        job.cron.source,
+        job.timezone,
+        job.spread,
+    )
+
+
+def rescheduled_runs(namespace: str, plan: SlotPlan, job: Job, now: datetime) -> list[NewRun]:
+    """Return the runs of a plan that remain once their job is edited, with the starts that
+    ``apply_spread`` gives them.
 
     Runs that wait for no other job any more are decided about at once, if their job is enabled: see
     ``follow.decide``.
     """
     before, runs = plan.definition, plan.runs
+    if changes_starts(before, job):
+        offset = keys.offset(namespace, job.name, job.spread)
+        next_slot = slot_columns(job, before, now)["next_slot_at"]
+        latest = (
+            datetime.fromisoformat(next_slot) - keys.SECOND
+            if next_slot
+            else datetime.max.replace(tzinfo=UTC)
+        )
+        runs = [
+            run if run.run_at <= now else run._replace(run_at=min(run.slot + offset, latest))
+            for run in runs
+        ]
     if not before.after or not job.enabled or set(before.after) & set(job.after):
         return runs
     rules = follow.Rules(job.overlap, job.catchup, job.catchup_window, job.on_upstream_failure)

@@ -412,6 +412,21 @@ def test_all_owed_slots_of_a_changed_job_are_announced_although_its_run_is_unfin
     announced(planned, sync(db, new, now), db, held)
 
 
+def test_a_run_that_an_edit_of_spread_moves_is_announced_at_its_new_time(db: Db) -> None:
+    # given a slot that is due, and whose run would wait for its time
+    old, edited = a_file(x={"cron": "0 * * * *", "spread": "1h"}), a_file(x={"cron": "0 * * * *"})
+    sync(db, old, NOON - MINUTE)
+    [former] = plan_of(plan(db, old)).runs
+
+    # when it has no spread any more
+    planned, held = plan(db, edited), ids(db)
+
+    # then the run is announced, and created, with its new time
+    assert former.run_at > NOON
+    assert [run.run_at for run in plan_of(planned).runs] == [NOON]
+    announced(planned, sync(db, edited, NOON), db, held)
+
+
 def test_an_edit_of_a_job_settles_the_slots_of_those_that_follow_it_and_plan_says_so(
     db: Db,
 ) -> None:

@@ -205,6 +205,17 @@ def test_hosts_with_namespaces_of_their_own_run_the_same_job_at_different_times(
     assert len(set(expected)) == 3
     assert expected[2] == SLOT + OFFSET
 
+    # a shorter spread moves each by its own hash
+    for host in hosts:
+        file = a_file(
+            host=host,
+            path=f"/{host}/schedules.yaml",
+            top=f"namespace: {host}",
+            x={**NIGHTLY, "spread": "9h"},
+        )
+        sync(db, file, SLOT + SECOND)
+    assert sorted(waiting(db)) == sorted(SLOT + keys.offset(host, "x", 9 * HOUR) for host in hosts)
+
 
 def test_a_run_created_after_downtime_keeps_the_time_of_its_slot(db: Db) -> None:
     sync(db, a_file(x=NIGHTLY), SLOT - HOUR)
@@ -214,14 +225,37 @@ def test_a_run_created_after_downtime_keeps_the_time_of_its_slot(db: Db) -> None
     assert waiting(db) == [SLOT + OFFSET]
 
 
-def test_an_edit_of_spread_counts_for_new_runs(pending: Db) -> None:
+def test_without_a_spread_a_waiting_run_is_due_at_once(pending: Db) -> None:
+    sync(pending, a_file(x={"cron": "0 2 * * *"}), SLOT + HOUR)
+
+    assert waiting(pending) == [SLOT]
+
+
+def test_a_shorter_spread_moves_a_waiting_run(pending: Db) -> None:
     sync(pending, a_file(x={**NIGHTLY, "spread": "90m"}), SLOT + MINUTE)
-    assert waiting(pending) == [SLOT + OFFSET]
 
-    finish(pending, SLOT + OFFSET + MINUTE)
-    sync(pending, a_file(x={**NIGHTLY, "spread": "90m"}), SLOT + DAY)
+    assert waiting(pending) == [SLOT + keys.offset("default", "x", 90 * MINUTE)]
 
-    assert waiting(pending) == [SLOT + DAY + keys.offset("default", "x", 90 * MINUTE)]
+
+def test_a_new_cron_with_an_earlier_slot_is_not_delayed_by_a_waiting_run(pending: Db) -> None:
+    sync(pending, a_file(x={**NIGHTLY, "cron": "30 3 * * *"}), SLOT + HOUR)
+
+    assert definition(pending).next_slot_at == at("2026-01-14 03:30")
+    assert waiting(pending) == [at("2026-01-14 03:30") - SECOND]
+
+
+def test_an_edit_does_not_move_a_run_that_has_been_claimed_or_waits_for_a_retry(
+    pending: Db,
+) -> None:
+    retry_at = SLOT + 20 * HOUR
+    pending.execute(
+        "update yamlsched.job_runs set status = 'failed', attempts = 1, started_at = %s, run_at = %s",
+        [SLOT, retry_at],
+    )
+
+    sync(pending, a_file(x={"cron": "0 2 * * *"}), SLOT + HOUR)
+
+    assert waiting(pending) == [retry_at]
 
 
 def test_a_job_that_loses_its_cron_keeps_the_time_of_its_waiting_run(pending: Db) -> None:

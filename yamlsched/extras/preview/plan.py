@@ -201,7 +201,11 @@ def _account(
         plan.unreadable += [f"{job}: {why}" for job, why in unreadable]
         for decided in plans:
             job, edited = decided.definition.job_type, file.get(decided.definition.job_type)
-            for run in converge.remaining_runs(decided, edited, now) if edited else decided.runs:
+            for run in (
+                converge.rescheduled_runs(namespace, decided, edited, now)
+                if edited
+                else decided.runs
+            ):
                 plan.runs.append(model.PlannedRun(job, run.key, run.slot, run.run_at, is_closing))
             plan.skipped += [
                 model.SkippedSlots(job, g.first, g.last, g.slots, g.reason) for g in decided.gaps
