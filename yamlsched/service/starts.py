@@ -153,7 +153,7 @@ def start_missing(
                 connection, pause = None, RETRY_SECONDS
                 stack.close()
                 if is_stopping:
-                    starter.failures.clear()  # nobody notes them: these starts time out
+                    starter.failures.clear()  # not written: these starts time out
             if is_stopping or stop is None:
                 is_stopping = True
                 time.sleep(POLL_SECONDS)
