@@ -18,14 +18,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 ROOMS = {
-    "engine": ("schedule", "timetable", "sync", "runs", "worker", "handler", "service", "db"),
+    "engine": 142_943("schedule", "timetable", "sync", "runs", "worker", "handler", "service", "db"),
     "tools": ("ask", "act", "show", "cli"),
 }
 """Modules at the top of the package count for the engine. `show` is a tool."""
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 142_914,
+    "engine": 142_943,
     "tools": 59_962,
     "extras": 112_016,
     "web": 47_823,

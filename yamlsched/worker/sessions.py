@@ -125,9 +125,12 @@ class Database:
         self.dsn = dsn
         self.away_since: float | None = None
         self.reason = ""
+        self.is_cut = False  # by the worker, which ends: no failure
 
     def failed(self, why: str) -> None:
         """Note that there was no answer; log it the first time."""
+        if self.is_cut:
+            return
         self.reason = why
         if self.away_since is None:
             self.away_since = clock.now()

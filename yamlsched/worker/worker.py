@@ -503,12 +503,14 @@ class Worker:
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         is_away = self.database.away_since is not None
-        if self._sessions.cut():
+        self.database.is_cut = self._sessions.cut()
+        if self.database.is_cut:
             # for the tasks to see it: cancelled, they would wait for the server
             await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.database.is_cut = False
         await asyncio.gather(*(executor.close() for executor in self.queues.executors))
         if self.registration is not None and not is_away:
             await self.registration.end(self._sessions.claim)

@@ -593,6 +593,27 @@ def test_a_loop_reconnects_when_its_sessions_are_terminated(
         project.until_status(project.enqueue("nothing")[0], "succeeded")
 
 
+ASKS = """
+import yamlsched.worker.leases as leases
+async def renew_due(self):
+    await self._session.run(lambda session: session.execute("select pg_sleep(600)"), 600)
+leases.Leases.renew_due = renew_due
+"""
+
+
+def test_a_worker_that_ends_while_it_awaits_an_answer_does_not_report_a_lost_database(
+    project: Project,
+) -> None:
+    project.sync(nothing={})
+    project.enqueue("nothing")
+
+    process = project.start("work", before=ASKS)
+
+    assert process.wait() == 0
+    assert "attempt.succeeded" in process.text
+    assert "database." not in process.text
+
+
 def test_systemd_is_notified_when_the_loop_is_ready_alive_and_stopping(project: Project) -> None:
     project.sync(nothing={})
     path = str(project.folder / "notify")
