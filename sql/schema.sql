@@ -145,11 +145,12 @@ create table yamlsched.job_definitions (
     finish_within  interval,     -- null: no limit
     resumed_at     timestamptz,  -- when an operator resumed the job last
     slots_error    text,  -- why its due slots could not be written; null: they could
-    unique (namespace, job_type),
-    constraint handler_or_command check ((handler is null) = (command <> '{}')),
-    constraint pause_is_whole check (paused_at is not null
-        or (paused_until is null and paused_by is null and paused_reason is null))
+    unique (namespace, job_type)
 );
+alter table yamlsched.job_definitions
+    add constraint handler_or_command check ((handler is null) = (command <> '{}')),
+    add constraint pause_is_whole check (paused_at is not null
+        or (paused_until is null and paused_by is null and paused_reason is null));
 
 -- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
 create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz) returns boolean

@@ -42,7 +42,7 @@ CAPS = {
     "modules over 300 lines": 1,
     "modules under 40 lines": 0,
     "long lines": 0,
-    "sql": 192_599,
+    "sql": 192_644,
     "longest statement": 60,
     "templates, script and style": 2_242,
 }
@@ -123,7 +123,7 @@ def part(path: Path) -> str:
 def statements(source: str) -> Iterator[str]:
     """Yield the named statements of a file, and its functions, views and tables."""
     yield from re.split(
-        r"^-- name: .*$|^(?=create (?:or replace )?(?:function|view|table)|do \$\$)",
+        r"^-- name: .*$|^(?=create (?:or replace )?(?:function|view|table)|alter table|do \$\$)",
         source,
         flags=re.MULTILINE,
     )
