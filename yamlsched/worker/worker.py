@@ -1,9 +1,9 @@
 """The worker: claims runs, submits them to their executors, renews their leases, writes their
 outcomes.
 
-It is one thread around one event loop, because it forks. ``_handle`` shows the way of an attempt:
-claimed, submitted, ended, recorded. Tasks of their own claim, renew leases (leases.py) and write
-outcomes (outcomes.py).
+It is one thread around one event loop, because it forks. ``_submit`` (claim_loop.py) and ``_handle``
+show the way of an attempt: claimed, submitted, ended, recorded. Tasks of their own claim
+(claim_loop.py), renew leases (leases.py) and write outcomes (outcomes.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.lifecycle import ClaimedRun, EndKind
-from yamlsched.schedule.job import Job, Queue
+from yamlsched.runs.lifecycle import EndKind
+from yamlsched.schedule.job import Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, no_process, refusal
+from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
-from yamlsched.worker.claiming import ClaimScope
+from yamlsched.worker.claim_loop import claim_continually
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
     Ended,
@@ -42,7 +42,7 @@ from yamlsched.worker.forking import (
 )
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
-from yamlsched.worker.queues import Queues, ServedQueue
+from yamlsched.worker.queues import Queues
 from yamlsched.worker.registration import Registration, own_id
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Database, Notified, WorkerSessions
@@ -51,7 +51,6 @@ from yamlsched.worker.stderr import non_blocking_stderr
 # for which a worker that holds no lease waits for a database that is away
 AWAY_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
-ONE_SESSION_AFTER_SECONDS = 5.0  # without an attempt: it closes the others
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 
 
@@ -95,16 +94,16 @@ class Worker:
         self.attempts: set[Attempt] = set()  # from claim to outcome
         self.stopped_at: float | None = None  # when it was asked to stop
         self.stop_handlers_at: float | None = None  # the end of the grace period
-        self._is_paused = self._is_claiming = self._is_outdated = False
+        self._is_paused = self.is_claiming = self._is_outdated = False
         # where the links of the file's path led when it was last read
         self.read_path = str(workload.file)
         # called when they lead elsewhere; without it, it is the end
         self.on_moved: Callable[[], None] | None = None
         self._failure: BaseException | None = None
-        self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
-        self._busy_at = clock.now()  # when it last had an attempt
+        self.may_claim, self.has_work = asyncio.Event(), asyncio.Event()
+        self.busy_at = clock.now()  # when it last had an attempt
         self.database = Database(workload.dsn)
-        self._sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
+        self.sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
         namespace = workload.namespace
         name = own_id() if registration is None else registration.name.claims()
         self.queues = Queues(
@@ -131,64 +130,6 @@ class Worker:
         return self._redact(text)
 
     # -- an attempt: claimed, submitted, ended, recorded -------------------------------------------
-
-    async def _claim(self, queue: ServedQueue, limit: int) -> None:
-        scope = self.workload.scope
-        skipped = self.budget.too_long(scope) if self.is_continuous else ()
-        answer = await queue.claims.claim(limit, scope, skipped)
-        if answer is None:
-            return
-        claim, sent_at = answer
-        self.report.note_claimed(claim.runs)
-        if claim.runs:
-            self.budget.note_claimed(claim.runs)
-            self._submit(queue, claim.runs, sent_at, scope)
-            self._has_work.set()
-        self._release_idle_capacity()
-        self.events.wake()
-        await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
-
-    def _submit(
-        self, queue: ServedQueue, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope
-    ) -> None:
-        """Hand over ``runs``, which were claimed from ``queue`` in ``scope``: the file may have
-        been read again.
-        """
-        jobs, is_outdated, has_moved = (
-            self.workload.jobs,
-            scope is not self.workload.scope,
-            self.has_moved(),
-        )
-        attempts = [
-            Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
-            for run in runs
-        ]
-        executable, room, parallel = [], 0, 0
-        is_of_coroutines = queue.executor is not self.queues.processes
-        if is_of_coroutines and not all(attempt.is_coroutine for attempt in attempts):
-            # the claim counted the room for coroutines, and these need a process to themselves
-            parallel, total, held = self.queues.processes.capacity()
-            room = total - held
-        self.leases.add(attempts)
-        for attempt in attempts:
-            end = (
-                refusal(attempt, queue.name, jobs, is_outdated)
-                if self.stopped_at is None
-                else STOPPED
-            )
-            end = end or (MOVED if has_moved else None)
-            if end is None and is_of_coroutines and not attempt.is_coroutine:
-                room -= 1
-                end = no_process(-1 - room, parallel) if room < 0 else None
-            if end is None:
-                executable.append(attempt)
-            else:
-                self.outcomes.add(attempt, end._replace(has_begun=False))
-        self._busy_at = clock.now()
-        if self.registration is not None:
-            self.registration.note_started(queue.name, len(executable))
-        self.report.note_starts(executable)
-        self.queues.submit(executable)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -230,84 +171,17 @@ class Worker:
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
-    # -- when to claim, and how much ---------------------------------------------------------------
+    # -- when it may claim -------------------------------------------------------------------------
 
-    async def _claim_continually(self) -> None:
-        """Claim whenever there is room for more, until cancelled."""
-        while True:
-            self._may_claim.clear()
-            # the upkeep included: it writes outcomes, which are to be reported
-            may_wait = self._is_claiming = True
-            await self._report()
-            if not self._must_not_claim() and await self.upkeep.run_if_due():
-                self.queues.poll_now()
-                self.events.wake()
-            for queue in self.queues.in_turn():
-                limit = self._room(queue)
-                if limit > 0 or queue.claims.has_lost_claims:
-                    await queue.claims.release_lost_claims()
-                    if limit > 0 and await self._is_ready(queue) and not self._must_not_claim():
-                        await self._claim(queue, limit)
-                    self.events.wake()
-                may_wait = may_wait and (limit <= 0 or queue.claims.is_exhausted)
-            self._is_claiming = False
-            if may_wait:
-                if self.is_continuous:
-                    if self._is_idle_for(ONE_SESSION_AFTER_SECONDS):
-                        await self._sessions.close_unneeded()
-                    self._sessions.claim.watch()
-                idle = (queue.claims.idle_seconds for queue in self.queues)
-                await wait(self._may_claim, min(idle, default=POLL_INTERVAL_SECONDS))
-                self._sessions.claim.unwatch()
-                self.queues.check_clock()
+    def is_idle_for(self, seconds: float) -> bool:
+        return not self.attempts and clock.now() - self.busy_at >= seconds
 
-    async def _report(self) -> None:
-        """Report that this worker is there. It leaves if another process has its id now."""
-        if self.registration is None:
-            return
-        queues = [queue.name for queue in self.queues]
-        is_leaving = not self._is_within_limits()
-        is_known = await self.registration.report_if_due(self._sessions.claim, queues, is_leaving)
-        if not is_known and self.stopped_at is None:
-            log.warning("worker.replaced", worker=self.registration.name.id)
-            self.stop()
+    def must_not_claim(self) -> bool:
+        return self._is_paused or not self.is_within_limits() or self.has_moved()
 
-    async def _is_ready(self, queue: ServedQueue) -> bool:
-        """Open the sessions that a claim needs. An idle worker first looks for what is due, with
-        the one session that it has.
-        """
-        if (
-            self.is_continuous
-            and not self._sessions.is_open
-            and not await queue.claims.look(self.workload.scope)
-        ):
-            return False
-        return await self._sessions.open()
-
-    def _is_idle_for(self, seconds: float) -> bool:
-        return not self.attempts and clock.now() - self._busy_at >= seconds
-
-    def _room(self, queue: ServedQueue) -> int:
-        """Return how many more runs to claim; they can start soon."""
-        if queue.claims.is_exhausted or self._must_not_claim() or not self.outcomes.has_room():
-            return 0
-        capacity = queue.executor.capacity()
-        if capacity.parallel == 0:
-            # other ticks of this host have all permits, and do what is due
-            queue.claims.set_exhausted()
-            return 0
-        room = self.budget.room(capacity)
-        if (concurrency := queue.rules.concurrency) is None:
-            return room
-        executing = [held for held in self.attempts if held.queue == queue.name]
-        return min(room, concurrency - sum(held.took is None for held in executing))
-
-    def _must_not_claim(self) -> bool:
-        return self._is_paused or not self._is_within_limits() or self.has_moved()
-
-    def _is_within_limits(self) -> bool:
+    def is_within_limits(self) -> bool:
         idle_exit = self.limits.idle_exit
-        has_idled = idle_exit is not None and self._is_idle_for(idle_exit.total_seconds())
+        has_idled = idle_exit is not None and self.is_idle_for(idle_exit.total_seconds())
         is_left = self.budget.is_left and not has_idled
         return self.stopped_at is None and is_left and not self._is_outdated
 
@@ -328,8 +202,8 @@ class Worker:
             self.on_moved()
         return True
 
-    def _release_idle_capacity(self) -> None:
-        self.queues.release_idle_capacity(is_over=not self._is_within_limits())
+    def release_idle_capacity(self) -> None:
+        self.queues.release_idle_capacity(is_over=not self.is_within_limits())
 
     # -- from start to end -------------------------------------------------------------------------
 
@@ -350,7 +224,7 @@ class Worker:
             loop.add_signal_handler(signal.SIGCHLD, self.queues.check)
             accept_signals()
             parts = (
-                self._claim_continually(),
+                claim_continually(self),
                 self.outcomes.write(),
                 self.leases.renew_due(),
                 self._check_regularly(),
@@ -365,16 +239,13 @@ class Worker:
             try:
                 while not self._is_finished():
                     for event in await self.events.wait():
-                        if (
-                            self.stopped_at is None
-                            and isinstance(event, Ended)
-                            and event.is_terminated
-                        ):
+                        is_terminated = isinstance(event, Ended) and event.is_terminated
+                        if is_terminated and self.stopped_at is None:
                             await asyncio.sleep(SIGNAL_DELAY_SECONDS)
                         self._handle(event)
                     if self._failure is not None:
                         raise self._failure
-                    self._may_claim.set()
+                    self.may_claim.set()
                 return self.report
             except BaseException:
                 await self._abort(own_tasks)
@@ -394,32 +265,27 @@ class Worker:
             if self.attempts or not self.is_continuous:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             else:
-                await wait(self._has_work, POLL_INTERVAL_SECONDS)
+                await wait(self.has_work, POLL_INTERVAL_SECONDS)
             self.queues.check()
             self.leases.check()
             if self.attempts:
-                self._busy_at = clock.now()
+                self.busy_at = clock.now()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
-            self._release_idle_capacity()
+            self.release_idle_capacity()
             self.events.wake()
 
     def _is_finished(self) -> bool:
         is_away = self.database.away_since is not None
         if self._must_give_up():
-            count = len(self.attempts)
-            retried = (
-                f"; its unfinished runs ({count}) are retried when their leases expire"
-                if count
-                else ""
-            )
-            raise EnvironmentFailed(
-                f"the database was lost and did not return: {self.database.reason}{retried}"
-            )
+            reason = f"the database was lost and did not return: {self.database.reason}"
+            if count := len(self.attempts):
+                reason += f"; its unfinished runs ({count}) are retried when their leases expire"
+            raise EnvironmentFailed(reason)
         has_lost_claims = any(queue.claims.has_lost_claims for queue in self.queues)
-        if self.attempts or has_lost_claims or (self._is_claiming and not is_away):
+        if self.attempts or has_lost_claims or (self.is_claiming and not is_away):
             return False
-        if not self._is_within_limits():
+        if not self.is_within_limits():
             if is_away and self.stopped_at is None:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
@@ -442,7 +308,7 @@ class Worker:
             now < held.lease_ends_at for held in self.attempts if not held.is_lost
         ):
             return False
-        return now - away_since > AWAY_TIMEOUT_SECONDS or not self._is_within_limits()
+        return now - away_since > AWAY_TIMEOUT_SECONDS or not self.is_within_limits()
 
     # -- control -----------------------------------------------------------------------------------
 
@@ -503,7 +369,7 @@ class Worker:
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         is_away = self.database.away_since is not None
-        self.database.is_cut = self._sessions.cut()
+        self.database.is_cut = self.sessions.cut()
         if self.database.is_cut:
             # for the tasks to see it: cancelled, they would wait for the server
             await asyncio.sleep(0.01)
@@ -513,5 +379,5 @@ class Worker:
         self.database.is_cut = False
         await asyncio.gather(*(executor.close() for executor in self.queues.executors))
         if self.registration is not None and not is_away:
-            await self.registration.end(self._sessions.claim)
-        await self._sessions.drop()
+            await self.registration.end(self.sessions.claim)
+        await self.sessions.drop()
