@@ -77,14 +77,14 @@ def status(settings: Settings) -> int:
         ),
         "users": ", ".join(f"pid {pid}" for pid in now.users) or "none",
         "version": f"PostgreSQL {now.version}" if now.version else "-",
-        "data": f"{now.data}, {now.size / 1_000_000:.0f} MB" if now.data else "-",
+        "data": f"{now.data}, {now.size_bytes / 1_000_000:.0f} MB" if now.data else "-",
         "log": str(now.log),
     }
-    plain = {name: getattr(now, name) for name in ("running", "kept", "version", "pid", "users")}
-    paths = {"folder": now.folder, "data": now.data, "log": now.log}
-    fields: dict[str, Any] = plain | {name: path and str(path) for name, path in paths.items()}
     text = "\n".join(f"{name:<8} {value}" for name, value in lines.items())
-    settings.echo(text, **fields, size_bytes=now.size)
+    fields: dict[str, Any] = {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(now).items()
+    }
+    settings.echo(text, **fields)
     return 0
 
 

@@ -160,8 +160,8 @@ def open_file(path: Path) -> BinaryIO:
     Links are not followed: root may work in another user's folder.
     """
     with _opened(path.parent) as folder:
-        # opening a named pipe must not block
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        # opening a named pipe must not block; the log grows at its end
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(path.name, flags | os.O_CREAT, 0o600, dir_fd=folder)
         try:
             owner, status = os.fstat(folder), os.fstat(descriptor)

@@ -16,9 +16,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
@@ -36,6 +35,7 @@ FAST_STOP_SECONDS = 20  # after which an immediate stop is requested
 STOP_TIMEOUT_SECONDS = 40
 ORPHAN_SECONDS = 3
 """How long backends may outlive their server before they are killed."""
+POLL_SECONDS = 0.005
 MAX_LOG_BYTES = 5_000_000
 
 StrPath = str | Path
@@ -96,31 +96,24 @@ def ensure(location: Location, folder: Path) -> None:
     """Return when the server is ready. If needed, create its data, start it, or wait for a server
     that is stopping.
     """
-    quick_until = time.monotonic() + 1
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    orphaned_since = None
     started_at = None  # the log's length when we started a server
     while not is_ready(location):
-        now = time.monotonic()
         if not is_alive(location):
             if started_at is not None:
                 raise _failed("the embedded PostgreSQL does not start", location, started_at)
             if not location.data.exists():
                 _create(location, folder)
             started_at = _start(location, folder)
-        elif postmaster(location) is None:
-            orphaned_since = orphaned_since or now
-            if now - orphaned_since > ORPHAN_SECONDS:
-                kill_orphans(location)
-        else:
-            orphaned_since = None
-        if now > deadline:
+        elif started_at is None and postmaster(location) is None:
+            stop(location)  # orphans of a killed server, or what a killed command has started
+        if time.monotonic() > deadline:
             raise _failed(
                 f"the embedded PostgreSQL is not ready after {START_TIMEOUT_SECONDS} s",
                 location,
-                started_at,
+                started_at or 0,
             )
-        time.sleep(0.002 if now < quick_until else 0.05)
+        time.sleep(POLL_SECONDS)
 
 
 def _create(location: Location, folder: Path) -> None:
@@ -146,21 +139,16 @@ def _create(location: Location, folder: Path) -> None:
         "--encoding=UTF8",
     ]
     single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
-    with _server_lock(location) as lock, _log(location) as server_log:
-        started_at = server_log.seek(0, os.SEEK_END)
-        for words, text in (([*initdb, *locale], b""), (single, b"create database yamlsched;\n")):
-            # The child inherits the lock: if we are killed, the next process waits until the child
-            # has exited.
-            done = subprocess.run(
-                words, input=text, stdout=server_log, stderr=server_log, **_child(location, lock)
+    started_at = _log_size(location)
+    for words, text in (([*initdb, *locale], b""), (single, b"create database yamlsched;\n")):
+        done = _execute(location, words, input=text)
+        # The stand-alone server exits with 0 after a failed statement.
+        if done.returncode or b"ERROR:" in _written_since(location, started_at):
+            raise _failed(
+                f"cannot create the embedded PostgreSQL in {location.home}",
+                location,
+                started_at,
             )
-            # The stand-alone server exits with 0 after a failed statement.
-            if done.returncode or b"ERROR:" in _written_since(location, started_at):
-                raise _failed(
-                    f"cannot create the embedded PostgreSQL in {location.home}",
-                    location,
-                    started_at,
-                )
     new.rename(location.data)
     descriptor = os.open(location.home, os.O_RDONLY)
     os.fsync(descriptor)
@@ -179,49 +167,39 @@ def _start(location: Location, folder: Path) -> int:
     own = {"cluster_name": location.name, "unix_socket_directories": f'"{location.sockets}"'}
     for name, value in {**SETTINGS, **own}.items():
         words += ["-c", f"{name}={value}"]
-    if location.log.exists() and location.log.stat().st_size > MAX_LOG_BYTES:
+    if _log_size(location) > MAX_LOG_BYTES:
         location.log.replace(location.log.with_suffix(".log.old"))
-    with _server_lock(location) as lock, _log(location) as server_log:
-        started_at = server_log.seek(0, os.SEEK_END)
-        # Through a shell that exits at once, in its own session: the server is not our child, so it
-        # leaves no zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
-        background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
-        subprocess.run(
-            background,
-            stdin=subprocess.DEVNULL,
-            stdout=server_log,
-            stderr=server_log,
-            start_new_session=True,
-            **_child(location, lock),
-        )
+    started_at = _log_size(location)
+    # Through a shell that exits at once, in its own session: the server is not our child, so it
+    # leaves no zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
+    background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
+    _execute(location, background, stdin=subprocess.DEVNULL, start_new_session=True)
     return started_at
 
 
-def _child(location: Location, lock: BinaryIO) -> dict[str, Any]:
+def _execute(
+    location: Location, words: list[StrPath], **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program as the server's user, with the log as its output.
+
+    It inherits the lock: if we are killed, the next process waits until the program has exited.
+    """
     # A clean environment: PG* variables would change what is created, and the server needs none of
     # our secrets.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    options = location.account.as_popen() if location.account else {}
-    return {
-        "cwd": "/",
-        "env": {**kept, "LC_ALL": "C", "TZ": "UTC"},
-        "pass_fds": [lock.fileno()],
-        **options,
-    }
-
-
-@contextlib.contextmanager
-def _server_lock(location: Location) -> Iterator[BinaryIO]:
-    with open_file(location.folder / "server.lock") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield file
-
-
-@contextlib.contextmanager
-def _log(location: Location) -> Iterator[BinaryIO]:
-    with open_file(location.log) as file:
-        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
-        yield file
+    account = location.account.as_popen() if location.account else {}
+    with open_file(location.folder / "server.lock") as lock, open_file(location.log) as output:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return subprocess.run(
+            words,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env={**kept, "LC_ALL": "C", "TZ": "UTC"},
+            pass_fds=[lock.fileno()],
+            **account,
+            **options,
+        )
 
 
 def _check_version(location: Location, folder: Path) -> None:
@@ -248,7 +226,7 @@ def stop(location: Location) -> None:
             raise _failed(
                 f"the embedded PostgreSQL does not stop within {STOP_TIMEOUT_SECONDS} s",
                 location,
-                None,
+                0,
             )
         how = signal.SIGINT if waited < FAST_STOP_SECONDS else signal.SIGQUIT
         pid = postmaster(location)
@@ -258,13 +236,13 @@ def stop(location: Location) -> None:
             sent = (pid, how)
         if pid is None and waited > ORPHAN_SECONDS:
             kill_orphans(location)
-        time.sleep(0.002)
+        time.sleep(POLL_SECONDS)
     if location.sockets != location.home:
         with contextlib.suppress(OSError):
             location.sockets.rmdir()
 
 
-def _failed(what: str, location: Location, since: int | None) -> EnvironmentFailed:
+def _failed(what: str, location: Location, since: int) -> EnvironmentFailed:
     lines = _written_since(location, since).decode(errors="replace").splitlines()
     end = "".join(f"\n  {line}" for line in lines[-8:] if line.strip())
     return EnvironmentFailed(
@@ -272,9 +250,13 @@ def _failed(what: str, location: Location, since: int | None) -> EnvironmentFail
     )
 
 
-def _written_since(location: Location, since: int | None) -> bytes:
-    """Return the log from byte ``since``; None: only its end."""
+def _log_size(location: Location) -> int:
     with open_file(location.log) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(since if since is not None else max(0, size - 2000))
+        return file.seek(0, os.SEEK_END)
+
+
+def _written_since(location: Location, since: int) -> bytes:
+    """Return the log from byte ``since``."""
+    with open_file(location.log) as file:
+        file.seek(since)
         return file.read()

@@ -36,8 +36,7 @@ MUTEX_TIMEOUT_SECONDS = 180  # longer than any start or stop by another process
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What is known about an embedded database without starting it. ``size`` is in bytes; ``users``
-    are pids.
+    """What is known about an embedded database without starting it. ``users`` are pids.
 
     ``data``, ``dsn`` and ``version`` are None before its first use.
     """
@@ -51,7 +50,7 @@ class ServerStatus:
     version: str | None
     pid: int | None
     users: list[int]
-    size: int
+    size_bytes: int
 
 
 @contextlib.contextmanager
@@ -162,7 +161,7 @@ def status(schedules_file: Path) -> ServerStatus:
         version=(location.data / "PG_VERSION").read_text().strip() if is_created else None,
         pid=postmaster(location),
         users=_users(folder),
-        size=sum(
+        size_bytes=sum(
             _size(Path(parent, name))
             for parent, _, names in os.walk(location.data)
             for name in names
@@ -193,7 +192,6 @@ def _translate_errors(folder: Path) -> Iterator[None]:
 def _mutex(folder: Path) -> Iterator[None]:
     with open_file(folder / "mutex") as file:
         deadline = time.monotonic() + MUTEX_TIMEOUT_SECONDS
-        pause = 0.001
         while not try_lock(file):
             if time.monotonic() > deadline:
                 raise EnvironmentFailed(
@@ -201,8 +199,7 @@ def _mutex(folder: Path) -> Iterator[None]:
                     f" {folder} for more than {MUTEX_TIMEOUT_SECONDS} s. To see which process:"
                     f" fuser {folder / 'mutex'}"
                 )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
+            time.sleep(server.POLL_SECONDS)
         yield
 
 
