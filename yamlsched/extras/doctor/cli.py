@@ -60,9 +60,9 @@ def _checks(
     is_valid = loaded is None or not loaded.has_errors
     if not offline:
         yield from doctor.database(settings, is_valid, loaded)
-    if loaded is not None and (is_valid or not offline):
-        if offline:
-            yield from doctor_offline.schedule(loaded, settings.file, paths)
+    elif loaded and is_valid:
+        yield from doctor_offline.schedule(loaded, settings.file, paths)
+    if loaded:
         yield from doctor.archive(loaded, settings.file)
         if not offline:
             yield from notify_checks.check(loaded, notify)

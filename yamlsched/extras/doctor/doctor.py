@@ -56,10 +56,9 @@ def schedule(
         return loaded, [fail("file", what, "yamlsched validate")]
     enabled = sum(job.enabled for job in loaded.jobs.values())
     if loaded.jobs and not enabled:
-        wrong_environment = "check the keys environments and enabled"
-        remedy = (
-            wrong_environment if environment else "set --env or YAMLSCHED_ENV, in the crontab too"
-        )
+        remedy = "set --env or YAMLSCHED_ENV, in the crontab too"
+        if environment:
+            remedy = "check the keys environments and enabled"
         results = [warn("file", f"{file}: none of the jobs is enabled here", remedy)]
     else:
         place = f" in environment {environment}" if environment else ""
@@ -198,20 +197,16 @@ def files(
     tzdata: str,
     sha256: str | None,
     is_valid: bool = True,
-    environment: str | None = None,
+    environment: str = "",
 ) -> Iterator[Check]:
     """Check which file is in use, and with which time zone data its slots were computed.
 
     ``sha256`` is the hash of this host's file; ``is_valid`` says whether sync would accept it.
     """
     yield file_in_use(now, sha256, is_valid, environment)
-    current = now.file_in_use
-    if (
-        current is not None
-        and current.tzdata_version is not None
-        and tzdata < current.tzdata_version
-    ):
-        what = f"this host has {tzdata}, the slots were computed with {current.tzdata_version}"
+    computed = now.file_in_use.tzdata_version if now.file_in_use else None
+    if computed and tzdata < computed:
+        what = f"this host has {tzdata}, the slots were computed with {computed}"
         yield warn("time zones", what, "pip install --upgrade tzdata")
     else:
         yield ok("time zones", f"data of {tzdata}")
@@ -234,9 +229,7 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
         yield ok("archive", f"{place} can be written")
 
 
-def file_in_use(
-    now: health.Health, sha256: str | None, is_valid: bool, environment: str | None
-) -> Check:
+def file_in_use(now: health.Health, sha256: str | None, is_valid: bool, environment: str) -> Check:
     current = now.file_in_use
     if current is None:
         remedy = (
@@ -245,7 +238,7 @@ def file_in_use(
             else "fix the file first: yamlsched validate"
         )
         return warn("in use", "no schedule has been applied yet", remedy)
-    if environment is not None and environment != current.environment:
+    if environment != current.environment:
         what = (
             f"the namespace belongs to {in_use.environment(current.environment)}, and this is"
             f" {in_use.environment(environment)}: nothing is run here"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,10 +89,8 @@ def server(
     connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = ""
 ) -> Iterator[Check]:
     """Check the server and the connection to it."""
-    before = host_now or datetime.now(UTC)
     seen = read_server(connection)
-    round_trip_half = (datetime.now(UTC) - before) / 2 if host_now is None else ZERO
-    skew = before + round_trip_half - seen.now
+    skew = (host_now or datetime.now(UTC)) - seen.now
     is_pooled = connection.info.backend_pid != seen.pid
     yield version(seen)
     yield from encryption(connection)
@@ -239,13 +236,14 @@ def started_workers(
 
 def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
     """Check whether the traffic with a server on another host is encrypted."""
-    host = connection.info.host or connection.info.hostaddr
-    if host.startswith("/") or _is_loopback(connection.info.hostaddr or host):
+    host = connection.info.host
+    address = connection.info.hostaddr or host
+    if address.startswith(("/", "127.")) or address == "::1":
         return
     mode = (
         connection.info.get_parameters().get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
     )
-    yield encryption_of(host, mode, connection.pgconn.ssl_in_use)
+    yield encryption_of(host or address, mode, connection.pgconn.ssl_in_use)
 
 
 def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
@@ -261,13 +259,6 @@ def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
         what = f"the connection to {host} is encrypted, but sslmode={mode} accepts one that is not"
         return warn("encryption", what, remedy)
     return ok("encryption", f"the connection to {host} is encrypted (sslmode={mode})")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def tables(connection: psycopg.Connection[Any]) -> Check:
