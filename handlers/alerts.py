@@ -1,4 +1,4 @@
-"""Mail the operator when a run is dead."""
+"""Mail the operator when a run of another job is dead."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ OPERATOR = "operator@example.org"
 
 def mail_operator(run: Run) -> None:
     """Mail which run died, and its last error."""
+    dead = run.trigger
+    if dead is None:
+        return  # it was pruned, or somebody enqueued this run
     message = EmailMessage()
     message["From"] = mail.SENDER
     message["To"] = OPERATOR
-    message["Subject"] = f"{run.job_type}: run {run.id} is dead"
+    message["Subject"] = f"{dead.job_type}: run {dead.run_id} is dead"
     message.set_content(
-        f"Run {run.id} of {run.job_type} ({run.key or 'no key'}) exhausted its retries or was discarded.\n"
-        f"The last error: {run.last_error or 'none is recorded'}\n\n"
-        f"See why:    yamlsched show {run.id}\n"
-        f"Retry:      yamlsched retry {run.id}\n"
+        f"Run {dead.run_id} of {dead.job_type} ({dead.key or 'no key'}) exhausted its retries or was discarded.\n"
+        f"The last error: {dead.error or 'none is recorded'}\n\n"
+        f"See why:    yamlsched show {dead.run_id}\n"
+        f"Retry:      yamlsched retry {dead.run_id}\n"
     )
     mail.deliver(message)

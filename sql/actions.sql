@@ -26,7 +26,7 @@ for share;
 -- waits for a run, and what was skipped because of it, is looked for if it has ended.
 select r.id, r.namespace, r.job_type, r.status, r.attempts,
        r.max_attempts, r.run_at, r.started_at, r.finished_at, r.locked_by as worker, r.locked_until,
-       r.last_error, r.error_type, r.payload, r.is_call as is_on_dead_call,
+       r.last_error, r.error_type, r.payload,
        d.max_attempts as budget, d.on_dead, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > c.now, true) as paused,
        (select count(*) from yamlsched.effects e

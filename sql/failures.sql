@@ -4,12 +4,11 @@
 -- name: groups
 -- Runs with a failed attempt in [since, until), by their job and the type of their latest error:
 -- those that died in it, and unless `only_dead` those that did not. The newest of each job are
--- read, at most `of_job` of both kinds, and `limit` in all: first of the jobs that have most. Calls
--- of on_dead are groups of their own: their errors are those of another handler. `examined` is how
--- many runs of the job were read, of the kind that more were read of. The example is the run that
--- failed last, a dead one if there is any, else one that is not finished. `since_revision`: the
--- revision of the first failure, if the run before it had another one, and none of the hundred runs
--- that failed last before it has such an error.
+-- read, at most `of_job` of both kinds, and `limit` in all: first of the jobs that have most.
+-- `examined` is how many runs of the job were read, of the kind that more were read of. The example
+-- is the run that failed last, a dead one if there is any, else one that is not finished.
+-- `since_revision`: the revision of the first failure, if the run before it had another one, and
+-- none of the hundred runs that failed last before it has such an error.
 with failed as materialized (
     select d.job_type, d.timezone, d.id as definition_id, e.id, e.failed_at, e.is_dead,
            count(*) over (partition by d.id, e.is_dead) as examined
@@ -30,7 +29,6 @@ with failed as materialized (
 ), counted as (
     select x.job_type, x.timezone, x.definition_id, x.id, x.failed_at, x.is_dead, r.status,
            coalesce(r.error_type, '') as error_type, coalesce(f.revision, r.revision) as revision,
-           r.is_call,
            coalesce(f.first_at, x.failed_at) as first_at, f.attempts,
            coalesce(f.last_at, x.failed_at) as last_at,
            regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host,
@@ -43,7 +41,7 @@ with failed as materialized (
           and f.failed_at >= %(since)s and f.failed_at < %(until)s
     ) f
 ), grouped as (
-    select x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call, count(*) as runs,
+    select x.job_type, x.timezone, x.definition_id, x.error_type, count(*) as runs,
            count(*) filter (where x.status = 'dead') as dead,
            count(*) filter (where x.status in ('queued', 'running', 'failed')) as failing,
            count(*) filter (where x.status = 'succeeded') as recovered,
@@ -55,9 +53,9 @@ with failed as materialized (
            (array_agg(x.revision order by x.first_at, x.id))[1] as revision
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
-    group by x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call
+    group by x.job_type, x.timezone, x.definition_id, x.error_type
 )
-select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failing, g.recovered,
+select g.job_type, g.timezone, g.error_type, g.runs, g.dead, g.failing, g.recovered,
        g.attempts, g.first_at, g.last_at, g.example_id, g.examined, g.total,
        r.idempotency_key as example_key, r.last_error as example_error, g.hosts,
        case when g.error_type <> all (array(
@@ -69,18 +67,17 @@ select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failin
               where p.definition_id = g.definition_id and p.finished_at < g.first_at
               order by p.finished_at desc limit 1) then g.revision end as since_revision
 from grouped g join yamlsched.job_runs r on r.id = g.example_id
-order by g.last_at desc, g.job_type, g.error_type, g.is_call;
+order by g.last_at desc, g.job_type, g.error_type;
 
 -- name: attempts
--- Failed attempts since an instant by job and the type of their error, those of on_dead calls left
--- out, as in job_health. Of each job, the runs that failed last are read, at most `of_job`.
+-- Failed attempts since an instant by job and the type of their error. Of each job, the runs that
+-- failed last are read, at most `of_job`.
 select d.job_type, coalesce(f.error_type, '') as error_type, count(*)::integer as attempts
 from yamlsched.job_definitions d
 cross join lateral (
     select r.id
     from yamlsched.job_runs r
     where r.definition_id = d.id and r.failed_at >= %(since)s
-      and not r.is_call
     order by r.failed_at desc
     limit %(of_job)s
 ) failed

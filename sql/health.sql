@@ -12,10 +12,9 @@ left join lateral (
 ) latest on true;
 
 -- name: jobs
--- Jobs as the view shows them, and the runs of each that died recently. Calls of on_dead are
--- counted by themselves. An index is searched for an instant that is computed once:
--- clock_timestamp() would be called for each entry, of the whole history. The columns have the
--- order of JobHealth. After them, the calendars of the job.
+-- Jobs as the view shows them, and the runs of each that died recently. An index is searched for
+-- an instant that is computed once: clock_timestamp() would be called for each entry, of the whole
+-- history. The columns have the order of JobHealth. After them, the calendars of the job.
 select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled,
        h.retired_at, h.paused, h.paused_at, h.paused_until, h.paused_by, h.paused_reason,
        h.next_slot_at, h.last_slot_at, h.effective_from,
@@ -24,8 +23,7 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
        h.late_since, h.late_why, dead.within, dead.last_hour, dead.last_day, dead.since,
        died.id as dead_run_id, died.last_error as dead_error, died.error_type as dead_error_type,
-       dead.calls_within, failed_call.last_error as call_error,
-       failed_call.error_type as call_error_type, h.overlap, failing.id as failing_run_id,
+       h.overlap, failing.id as failing_run_id,
        failing.last_error as failing_error, failing.error_type as failing_error_type,
        failing.attempts - failing.prior_attempts - (failing.status = 'running')::integer,
        failing.max_attempts - failing.prior_attempts as failing_max_attempts, h.late_slot,
@@ -35,23 +33,18 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
         order by r.dead_at desc limit 1) as late_run_id, d.queue,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
               and h.next_slot_at is null then 'ended' else h.state end as state,
-       dead.calls_last_day, d.skip_on, d.only_on
+       d.skip_on, d.only_on
 from yamlsched.job_health h
 join yamlsched.job_definitions d on d.id = h.definition_id
 cross join lateral (
-    select count(*) filter (where r.is_recent and not r.is_call) as within,
-           count(*) filter (where not r.is_call
-               and r.dead_at > statement_timestamp() - interval '1 hour') as last_hour,
-           count(*) filter (where r.is_of_day and not r.is_call) as last_day,
-           count(*) filter (where r.is_of_day and r.is_call) as calls_last_day,
-           count(*) filter (where r.is_recent and r.is_call) as calls_within,
-           min(r.dead_at) filter (where r.is_recent and not r.is_call) as since,
-           (array_agg(r.run_id order by r.dead_at desc)
-                filter (where r.is_recent and not r.is_call))[1] as run_id,
-           (array_agg(r.run_id order by r.dead_at desc)
-                filter (where r.is_recent and r.is_call))[1] as call_run_id
+    select count(*) filter (where r.is_recent) as within,
+           count(*) filter (
+               where r.dead_at > statement_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where r.is_of_day) as last_day,
+           min(r.dead_at) filter (where r.is_recent) as since,
+           (array_agg(r.run_id order by r.dead_at desc) filter (where r.is_recent))[1] as run_id
     from (
-        select x.run_id, x.is_call, x.dead_at,
+        select x.run_id, x.dead_at,
                x.dead_at > statement_timestamp() - %(within)s::interval as is_recent,
                x.dead_at > statement_timestamp() - interval '1 day' as is_of_day
         from yamlsched.dead_runs x
@@ -60,7 +53,6 @@ cross join lateral (
     ) r
 ) dead
 left join yamlsched.job_runs died on died.id = dead.run_id
-left join yamlsched.job_runs failed_call on failed_call.id = dead.call_run_id
 left join yamlsched.job_runs failing
   on failing.id = case when h.failing > 0 then yamlsched.failing_run(h.definition_id) end
 where h.namespace = any(%(namespaces)s)

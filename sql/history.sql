@@ -96,9 +96,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_a
        r.scheduled_for, r.run_at,
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error, r.error_type,
-       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint
-           as dead_run_id,
-       yamlsched.waits_for(r) as waits
+       r.hook, r.parent_id, yamlsched.waits_for(r) as waits
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s
   and r.id >= %(low)s and r.id < %(high)s
@@ -118,8 +116,6 @@ where r.namespace = %(namespace)s
   and (%(error_type)s::text is null or coalesce(r.error_type, '') = %(error_type)s)
   and (%(error_like)s::text is null or (r.error_type is not null or r.last_error is not null)
        and concat_ws(': ', r.error_type, r.last_error) ilike %(error_like)s)
-  and (%(on_dead)s::boolean is null
-       or r.is_call = %(on_dead)s)
 order by case when %(ids)s::bigint[] is null and %(oldest_first)s then r.id end,
          case when %(ids)s::bigint[] is null and not %(oldest_first)s then r.id end desc,
          case when %(ids)s::bigint[] is null then 0 when %(oldest_first)s then r.id + 0
@@ -147,16 +143,14 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error,
        r.error_type,
-       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, r.revision,
+       r.last_stack, r.parent_id, r.hook, yamlsched.waits_for(r) as waits, r.revision,
        r.cpu_seconds, abs(r.peak_memory_bytes) as peak_memory_bytes,
        r.peak_memory_bytes < 0 as peak_memory_is_bound, d.handler, d.command,
        d.output ->> 'keep' as keeps_output,
        d.owner, d.timezone, d.enabled, d.retired_at, d.start_within,
        r.begun_at, r.late_at, r.finish_by,
        r.finished_at is null and yamlsched.is_closed(d, clock_timestamp()) as is_closed,
-       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
-       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint
-           as dead_run_id
+       d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s;
@@ -200,16 +194,17 @@ order by e.id;
 -- with the next ids.
 select r.id, r.job_type, r.idempotency_key as key, r.status
 from yamlsched.job_runs r
-where r.parent_id = %(id)s
+where r.parent_id = %(id)s and r.hook is null
 order by r.status <> 'dead', r.id
 limit %(limit)s;
 
--- name: on_dead_calls
--- The runs that report the deaths of a run, found by the keys that they may have.
+-- name: hooks
+-- The runs of hooks that report the ends of a run and of its attempts.
 select r.id, r.job_type, r.idempotency_key as key, r.status
 from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s)
-order by r.id;
+where r.parent_id = %(id)s and r.hook is not null
+order by r.id
+limit %(limit)s;
 
 -- name: chain
 -- The first unfinished runs of a job, and the runs that these wait for, hop by hop, down to the

@@ -4,8 +4,7 @@
 -- name: ended
 -- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those
 -- that ended last. Of all jobs, or of `of`. And the run whose latest attempt took longest, and the
--- one that took most memory. Calls of on_dead do not count, as in job_health: they have no status
--- here.
+-- one that took most memory.
 select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried,
        e.dead, e.cancelled, e.examined, long.finished_at - long.started_at as took,
        long.id as longest_id, long.finished_at as longest_ended_at,
@@ -23,7 +22,7 @@ cross join lateral (
     from (
         select r.id, r.attempts - r.prior_attempts as attempts, r.peak_memory_bytes,
                r.finished_at - r.started_at as took,
-               case when not r.is_call then r.status end as status
+               r.status
         from yamlsched.job_runs r
         where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
         order by r.finished_at desc
@@ -41,8 +40,7 @@ order by d.job_type;
 -- finish_within allow: how many, and the latest. At the end of a span that is past (`is_past`) also
 -- those that had not by then; `at` is null. Among those that `ended` reads, a hundred that ended
 -- after the span, and `of_job` that have not ended. What waits for a pause, its turn or other jobs
--- has not begun late; one that died or was cancelled, and a backfill, have not finished late. Calls
--- of on_dead do not count.
+-- has not begun late; one that died or was cancelled, and a backfill, have not finished late.
 select d.job_type, d.timezone, l.kind, l.runs, l.late_by, l.run_id, l.at
 from yamlsched.job_definitions d
 cross join lateral (
@@ -73,7 +71,6 @@ cross join lateral (
     cross join lateral (select p.kind, p.by - p.within as since, p.at) v
     where coalesce(p.at, %(until)s) > p.by
       and coalesce(p.at >= %(since)s, %(is_past)s)
-      and not r.is_call
     order by v.kind, late_by desc, r.id
 ) l
 where d.namespace = %(namespace)s

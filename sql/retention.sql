@@ -12,8 +12,9 @@ from (select) one left join yamlsched.namespaces n on n.namespace = %(namespace)
 -- Lock the next batch of finished runs that are to be pruned, job by job, oldest first. A batch
 -- starts where the previous one ended, at a job and an instant, so that runs that are kept longer
 -- (the dead) are skipped once and not once per batch. A run that is locked (an operator retries it)
--- is left for the next time. Of a job that others follow, the run of its latest slot stays, and
--- what an unfinished run waits for, or has waited for: its handler gets the result.
+-- is left for the next time. Of a job that others follow, the run of its latest slot stays. So
+-- does what an unfinished run waits for or has waited for, and what an unfinished hook reports:
+-- their handlers get it.
 with held as materialized (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
@@ -28,6 +29,9 @@ with held as materialized (
           and r.finished_at < case r.status when 'succeeded' then %(succeeded)s::timestamptz
                                             when 'dead' then %(dead)s::timestamptz
                                             else %(cancelled)s::timestamptz end
+          and not exists (select from yamlsched.job_runs h
+                          where h.parent_id = r.id and h.hook is not null
+                            and h.finished_at is null)
           and not (d.is_followed and coalesce(r.scheduled_for >= d.last_slot_at, false))
           and not (d.is_followed and (
               exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id

@@ -14,7 +14,7 @@ with clock as materialized (
     from (select u.level from unnest(%(priorities)s::smallint[]) with ordinality as u (level, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.queue, r.is_call, r.unreleased
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.queue, r.unreleased
         from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
           and r.blocked_on is null and r.finished_at is null
@@ -35,8 +35,7 @@ with clock as materialized (
     select p.ctid, p.id, p.definition_id,
            case when p.queue <> j.queue then 'misplaced'
                 when p.unreleased then 'unreleased'
-                when p.exclusive or j.is_closed or j.limit_name is not null
-                    and not p.is_call then 'gated'
+                when p.exclusive or j.is_closed or j.limit_name is not null then 'gated'
                 else 'free' end as state
     from picked p
     join job j on j.id = p.definition_id
@@ -57,12 +56,13 @@ with clock as materialized (
               r.prior_attempts, r.releases, r.error_type, r.trace_context,
               case when (select j.after from job j where j.id = r.definition_id) <> '{}'
                    then yamlsched.upstream_results(r.id)::text end as upstream,
+              case when r.hook is not null then yamlsched.trigger_of(r)::text end as trigger,
               r.priority, r.definition_id, 'claimed' as state
 )
 select c.* from claimed c
 union all
 select s.id, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       null, s.definition_id, s.state
+       null, null, s.definition_id, s.state
 from sorted s where s.state <> 'free';
 
 -- name: move
@@ -101,6 +101,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        case when (select d.after from yamlsched.job_definitions d
            where d.id = r.definition_id) <> '{}'
             then yamlsched.upstream_results(r.id)::text end as upstream,
+       case when r.hook is not null then yamlsched.trigger_of(r)::text end as trigger,
        r.priority, r.definition_id,
        case when r.status = 'running' then 'claimed' when r.blocked_on is not null then 'blocked'
            else 'busy' end as state
@@ -112,7 +113,7 @@ from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(priorities)s::sma
 -- run is dead. Of a run that was cancelled, or finished by its handler's own transaction, only
 -- locked_until is over. Whatever its job is, paused or disabled. Not the runs `held`, which this
 -- worker ends itself. Looks at those with permits, and at the first `most` entries of each queue
--- and level; null: at all. `release` and `note_ended` follow, in the same transaction.
+-- and level; null: at all. `release` follows, in the same transaction.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), looked_at as materialized (
@@ -165,32 +166,13 @@ select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.atte
 from picked p;
 
 -- name: release
--- Return the permits of runs that this transaction has ended, and offer their room. It follows each
--- statement that ends runs.
-select yamlsched.release(%(namespace)s, %(ids)s::bigint[],
-                         coalesce(%(now)s::timestamptz, clock_timestamp()));
-
--- name: note_ended
--- Of runs that this transaction has ended as dead, or that it retries: create those that call the
--- on_dead of their jobs, and note it for targets of notifications. The last statement.
-with on_dead_calls as (
-    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
-                                    priority, max_attempts, trace_context, queue)
-    select b.namespace, d.id, d.job_type, format('on_dead:%%s:%%s', b.id, b.attempts),
-           b.dead_at, d.priority, d.max_attempts, b.trace_context, d.queue
-    from yamlsched.job_runs b
-    cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.queue
-        from yamlsched.job_definitions j
-        where j.id = b.definition_id
-        offset 0                                        -- by index, however few jobs there are
-    ) d
-    where b.id = any (%(ids)s::bigint[]) and b.status = 'dead' and d.on_dead is not null
-      and not b.is_call
-    on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
-)
-select yamlsched.note_runs(%(namespace)s, %(ids)s::bigint[],
-                           coalesce(%(now)s::timestamptz, clock_timestamp()));
+-- What follows each statement that ends runs: those `reported`, which have succeeded, died or are
+-- retried, get the runs of their hooks. All return their permits, whose room is offered. Last,
+-- because of the order of locks, targets of notifications.
+select yamlsched.enqueue_hooks(%(reported)s::bigint[], c.now),
+       yamlsched.release(%(namespace)s, %(ids)s::bigint[], c.now),
+       yamlsched.note_runs(%(namespace)s, %(reported)s::bigint[], c.now)
+from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now offset 0) c;
 
 -- name: promote
 -- Offer the room of gates.
@@ -236,7 +218,7 @@ where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
 -- Write successes without a result, each only if its run is still ours and holds nothing to
--- release: no permit, and nobody follows its job. The fence is the whole `where`.
+-- release: no permit, no hook, and nobody follows its job. The fence is the whole `where`.
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
@@ -249,7 +231,8 @@ where r.id = o.id
   and r.status = 'running' and r.attempts = o.attempt and r.locked_by = o.token
   and not r.exclusive
   and (select p.n from yamlsched.permits p where p.run_id = r.id limit 1) is null
-  and r.definition_id not in (select d.id from yamlsched.job_definitions d where d.is_followed)
+  and r.definition_id not in (select d.id from yamlsched.job_definitions d
+                              where d.is_followed or d.on_success <> '{}')
 returning r.id;
 
 -- name: succeed_in
@@ -281,11 +264,15 @@ with ended as (
     from ended e where e.locked_until is not null
     on conflict do nothing
 )
-select e.id from ended e;
+select e.id, case when (select d.on_success from yamlsched.job_definitions d
+                        where d.id operator(pg_catalog.=) e.definition_id)
+                       operator(pg_catalog.<>) '{}'
+                  then yamlsched.enqueue_hooks(array[e.id], pg_catalog.clock_timestamp()) end
+from ended e;
 
 -- name: finish
 -- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row
--- in the audit trail. `release` and `note_ended` follow, in the same transaction.
+-- in the audit trail. `release` follows, in the same transaction.
 -- Strings are sent in binary: as text, each is searched for what has to be escaped.
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
@@ -320,7 +307,7 @@ with outcome as materialized (
       and r.status = 'running'
       and r.attempts = o.attempt
       and r.locked_by = o.token
-    returning r.id, r.run_at, r.started_at, r.revision, o.attempt, o.token, o.error,
+    returning r.id, r.run_at, r.started_at, r.revision, r.definition_id, r.status, o.attempt, o.token, o.error,
               o.error_type as type, o.stack, o.output, o.omitted_bytes, o.cpu_seconds, o.peak, o.now
 ), failures as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
@@ -339,7 +326,11 @@ with outcome as materialized (
         omitted_bytes = excluded.omitted_bytes,
         output = excluded.output
 )
-select f.id, f.run_at from finished f;
+select f.id, f.run_at,
+       f.status in ('dead', 'failed') or f.status = 'succeeded' and f.definition_id in (
+           select d.id from yamlsched.job_definitions d
+           where d.is_followed or d.on_success <> '{}') as is_reported
+from finished f;
 
 -- name: unlock
 -- The handlers of runs have ended that were cancelled, or finished by their handlers' own
@@ -408,11 +399,3 @@ from (select from yamlsched.job_runs r
 -- name: listen
 -- Enqueues and syncs notify this channel; the payload is the namespace.
 listen yamlsched;
-
--- name: dead_run
--- The dead run that a call of on_dead gets.
-select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for, r.attempts as attempt,
-       r.max_attempts,
-       r.payload::text as payload, r.last_error, r.error_type
-from yamlsched.job_runs r
-where r.id = %(id)s;

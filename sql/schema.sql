@@ -111,7 +111,9 @@ create table yamlsched.job_definitions (
     catchup        text not null check (catchup in ('latest', 'all', 'none')),
     catchup_window interval not null,
     spread         interval not null,
-    on_dead        text,
+    on_dead        text[] not null default '{}',  -- names of jobs, like the next two: see `hook`
+    on_failure     text[] not null default '{}',
+    on_success     text[] not null default '{}',
     output         jsonb not null default '{"keep": "failed"}',
     description    text not null default '',
     owner          text not null default '',
@@ -136,8 +138,7 @@ create table yamlsched.job_definitions (
     -- calendars: [{"name": "holidays", "dates": [...], "until": ...}]
     skip_on        jsonb not null default '[]',
     only_on        jsonb not null default '[]',
-    on_upstream_failure text not null default 'wait'
-        check (on_upstream_failure in ('wait', 'skip', 'run')),
+    on_upstream_failure text not null default 'wait',
     -- now or before: the ends of its runs are handed on
     is_followed    boolean not null default false,
     notify         text[] not null default '{}',  -- names of targets
@@ -149,6 +150,8 @@ create table yamlsched.job_definitions (
 );
 alter table yamlsched.job_definitions
     add constraint handler_or_command check ((handler is null) = (command <> '{}')),
+    add constraint on_upstream_failure_known check (
+        on_upstream_failure in ('wait', 'skip', 'run')),
     add constraint pause_is_whole check (paused_at is not null
         or (paused_until is null and paused_by is null and paused_reason is null));
 
@@ -163,7 +166,9 @@ create index job_definitions_due on yamlsched.job_definitions (namespace, next_s
     where next_slot_at is not null;
 create index job_definitions_limit on yamlsched.job_definitions (namespace, limit_name)
     where limit_name is not null;
-create index job_definitions_followed on yamlsched.job_definitions (id) where is_followed;
+-- Jobs after whose success there is more to do than to write it.
+create index job_definitions_followed on yamlsched.job_definitions (id)
+    where is_followed or on_success <> '{}';
 
 -- Write jobs: insert those that are new, update the others in place. Each job is an object with the
 -- same keys, which are columns. The statement is made from the keys, so that there is no second
@@ -210,16 +215,15 @@ create table yamlsched.job_runs (
     -- 1 high, 2 normal, 3 low
     priority        smallint not null default 2 check (priority between 1 and 3),
     exclusive       boolean not null default false,  -- a slot run of a wait or skip job
-    -- It calls on_dead for a dead run, and is no run of its job's own: no limit counts it, and no
-    -- figure of the job's health.
-    is_call         boolean not null generated always as (
-                        coalesce(idempotency_key like 'on\_dead:%', false)) stored,
     namespace       text not null,
     job_type        text not null,
     payload         jsonb not null default '{}',
     idempotency_key text,
     scheduled_for   timestamptz,       -- the slot; null: enqueued
-    parent_id       bigint,            -- the run whose handler enqueued this one
+    parent_id       bigint,            -- the run whose handler enqueued this one, or that it reports
+    -- The end of the parent that it reports: its job is in on_dead, on_failure or on_success of
+    -- that of the parent. Null: it does not.
+    hook            text check (hook in ('dead', 'failed', 'succeeded')),
     -- W3C: the traceparent of the span that enqueued it, and after a space the tracestate
     trace_context   text,
     attempts        integer not null default 0 check (attempts >= 0),
@@ -305,8 +309,9 @@ create index job_runs_died on yamlsched.job_runs (namespace, dead_at, definition
     where dead_at is not null;
 create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at)
     where failed_at is not null;
--- The runs that a run enqueued.
-create index job_runs_children on yamlsched.job_runs (parent_id, id) where parent_id is not null;
+-- The runs that a run enqueued, and those of its hooks.
+create index job_runs_children on yamlsched.job_runs (parent_id, hook, id)
+    where parent_id is not null;
 -- What may be claimed, and what is executed: a claim changes no index.
 create index job_runs_ready on yamlsched.job_runs (namespace, queue, priority, run_at, id)
     where blocked_on is null and finished_at is null;
@@ -666,8 +671,8 @@ as $$
         then
             format('key "%s" has a reserved form: the slots of job "%s" have such keys', key,
                 split_part(btrim(key), ':', 1))
-        when key like 'on\_dead:%' then
-            format('key "%s" is reserved for runs that call on_dead', key)
+        when key ~ '^\s*[a-z][a-z0-9_]{0,62}:(dead|failed|succeeded):[0-9]+:[0-9]+\s*$' then
+            format('key "%s" has a reserved form: the runs of hooks have such keys', key)
     end
 $$;
 
@@ -864,6 +869,62 @@ revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, tex
     text) from public;
 
 
+-- Hooks
+
+-- Create the runs of the hooks of runs that this transaction has ended, or that it retries after a
+-- failed attempt: each once, by its key. In the order of their jobs, so that two transactions wait
+-- for each other in one order. Returns how many.
+create function yamlsched.enqueue_hooks(run_ids bigint[], now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+declare
+    created bigint := 0;
+begin
+    if run_ids <> '{}' then
+        insert into yamlsched.job_runs
+            (namespace, definition_id, job_type, payload, idempotency_key, run_at, late_at,
+             priority, max_attempts, parent_id, hook, trace_context, queue)
+        select h.namespace, h.id, h.job_type, h.payload,
+               concat_ws(':', h.job_type, r.status, r.id, r.attempts), now, now + h.start_within,
+               h.priority, h.max_attempts, r.id, r.status, r.trace_context, h.queue
+        from yamlsched.job_runs r
+        join yamlsched.job_definitions d on d.id = r.definition_id
+        cross join lateral unnest(case r.status when 'dead' then d.on_dead
+                                                when 'failed' then d.on_failure
+                                                when 'succeeded' then d.on_success end) n (name)
+        join yamlsched.job_definitions h on h.namespace = d.namespace and h.job_type = n.name
+        where r.id = any (run_ids) and h.enabled and h.retired_at is null
+        order by h.id, r.id
+        on conflict do nothing;
+        get diagnostics created = row_count;
+    end if;
+    if created > 0 then
+        perform pg_notify('yamlsched', n.namespace)
+        from (select distinct r.namespace from yamlsched.job_runs r where r.id = any (run_ids)) n;
+    end if;
+    return created;
+end
+$$;
+
+-- The run whose end a hook reports, as its handler gets it: the attempt as it was, the rest as it
+-- is. Payload and result are strings: Python may be unable to read what made the run die. Null: the
+-- run has been pruned.
+create function yamlsched.trigger_of(h yamlsched.job_runs) returns jsonb
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+               'job_type', r.job_type, 'run_id', r.id, 'key', r.idempotency_key,
+               'scheduled_for', r.scheduled_for, 'payload', r.payload::text, 'status', h.hook,
+               'attempt', k.attempt, 'error', f.error, 'error_type', f.error_type,
+               'result', r.result::text)
+    from (select split_part(h.idempotency_key, ':', 4)::integer as attempt) k
+    join yamlsched.job_runs r on r.id = h.parent_id
+    left join yamlsched.job_failures f
+        on f.run_id = r.id and f.attempt = k.attempt and h.hook <> 'succeeded'
+$$;
+
+
 -- Jobs that follow others
 
 -- The last slot of a job at or before an instant that was owed: one that has a run or is in a gap;
@@ -988,17 +1049,15 @@ as $$
           from unnest(keys) with ordinality as k (key, nth)) v
 $$;
 
--- The gates at which a run stands, in the order in which a claim asks. A call of on_dead needs no
--- permit of a limit.
+-- The gates at which a run stands, in the order in which a claim asks.
 create function yamlsched.gates_of(r yamlsched.job_runs, now timestamptz) returns text[]
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select array_remove(array[
         case when yamlsched.is_closed(d, now) then 'closed/' || d.id end,
         case when r.exclusive then 'job/' || d.id end,
-        case when not r.is_call
-             then 'limit/' || d.limit_name || case when d.limit_by = '{}' then ''
-                  else '/' || yamlsched.limit_value(r.payload, d.limit_by) end end], null)
+        'limit/' || d.limit_name || case when d.limit_by = '{}' then ''
+            else '/' || yamlsched.limit_value(r.payload, d.limit_by) end], null)
     from yamlsched.job_definitions d where d.id = r.definition_id
 $$;
 
@@ -1774,12 +1833,10 @@ select * from yamlsched.job_runs b where b.finished_at is null and b.blocked_on 
 -- Figures
 
 -- Runs whose retries are exhausted. They need `yamlsched retry`, or are pruned after
--- retention.dead. Calls of on_dead are no runs of the job: every figure counts them by themselves,
--- or not at all.
+-- retention.dead.
 create view yamlsched.dead_runs as
 select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.scheduled_for, r.attempts,
-       r.dead_at, r.error_type, r.last_error, r.locked_by as worker, r.definition_id,
-       r.is_call
+       r.dead_at, r.error_type, r.last_error, r.locked_by as worker, r.definition_id
 from yamlsched.job_runs r
 where r.dead_at is not null;
 
@@ -1824,7 +1881,7 @@ where e.state <> 'done' and (e.state = 'in_doubt' or not yamlsched.is_inside(e))
 
 -- One row per job: its unfinished runs, and whether it is late.
 -- failing: runs that fail again and again, by the rule of is_failing, which would take too long
--- here; no calls of on_dead.
+-- here.
 create view yamlsched.job_queues as
 select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at,
        d.effective_from, state.paused,
@@ -1838,7 +1895,7 @@ left join (
            count(*) filter (where r.status = 'queued') as queued,
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
-           count(*) filter (where r.is_failing and not r.is_call) as failing,
+           count(*) filter (where r.is_failing) as failing,
            least(min(r.due_at) filter (where not r.exclusive),
                  case when not bool_or(r.has_turn)
                       then min(r.due_at) filter (where r.exclusive) end) as oldest_due_at,
@@ -1846,7 +1903,7 @@ left join (
                  case when not bool_or(r.has_turn)
                       then min(r.late_at) filter (where r.exclusive) end) as late_at,
            min(r.id) filter (where r.exclusive) as slot_run_id, min(r.scheduled_for) as slot
-    from (select o.definition_id, o.id, o.status, o.scheduled_for, o.is_call,
+    from (select o.definition_id, o.id, o.status, o.scheduled_for,
                  o.exclusive and not o.unreleased as exclusive,
                  o.exclusive and o.status = 'running' as has_turn,
                  case when o.begun_at is null then o.late_at end as late_at,
@@ -1868,7 +1925,7 @@ cross join lateral yamlsched.late(
     open.slot) l;
 
 -- One row per job: its state in one word (if several apply, the most severe), its last results, its
--- unfinished runs, and whether it is late. Calls of on_dead do not count.
+-- unfinished runs, and whether it is late.
 -- failure_streak: the runs whose latest failed attempt is later than the job's last success: dead,
 -- waiting for a retry or running again, but not cancelled. attempt_streak: their attempts that
 -- failed after it, since an operator's retry.
@@ -1907,7 +1964,7 @@ left join lateral (
 left join lateral (
     select r.id as run_id, r.finished_at from yamlsched.job_runs r
     where r.definition_id = q.definition_id and r.finished_at is not null
-      and r.status = 'succeeded' and not r.is_call
+      and r.status = 'succeeded'
     order by r.finished_at desc limit 1
 ) success on true
 left join lateral (
@@ -1930,7 +1987,7 @@ left join lateral (
           from yamlsched.job_runs r
           where r.definition_id = q.definition_id
             and r.failed_at > coalesce(success.finished_at, '-infinity')
-            and r.status <> 'cancelled' and not r.is_call
+            and r.status <> 'cancelled'
           order by r.failed_at desc limit 1000) x
 ) streak on true;
 

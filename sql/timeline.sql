@@ -4,7 +4,7 @@
 -- name: days
 -- For each job and each span of its time zone, the ends of its runs: those that died, those that
 -- succeeded after a failed attempt, and whether any succeeded; and why slots were skipped. At most
--- `limit` runs of each kind are read. Calls of on_dead do not count, as in job_health.
+-- `limit` runs of each kind are read.
 select d.job_type, s.nth::integer as nth,
        dead.runs as dead, tried.retried, tried.retrying,
        coalesce(ended.succeeded, false) as succeeded, coalesce(ended.cancelled, false) as cancelled,
@@ -18,7 +18,6 @@ cross join lateral (
     select count(*)::integer as runs
     from (select from yamlsched.job_runs r
           where r.definition_id = d.id and r.dead_at >= s.start_at and r.dead_at < s.end_at
-            and not r.is_call
           limit %(limit)s) x
 ) dead
 cross join lateral (

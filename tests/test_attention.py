@@ -49,17 +49,15 @@ def test_a_healthy_namespace_has_no_problems(db: Db) -> None:
 def test_the_problem_for_dead_runs_contains_their_error(db: Db) -> None:
     job = a_healthy_job(db)
     dead = a_run(db, job, "dead", last_error="disk full")
-    a_run(db, job, "dead", last_error="smtp refused", idempotency_key=f"on_dead:{dead}")
     a_run(db, job, "succeeded", failed_at="(now())", last_error="lost its worker")
 
-    call = "purge: 1 call of on_dead died within 1h: OSError: smtp refused"
-    assert reasons(db) == ["purge: 1 run died within 1h: OSError: disk full", call]
+    assert reasons(db) == ["purge: 1 run died within 1h: OSError: disk full"]
 
     db.execute(
         "update yamlsched.job_runs set dead_at = now() - interval '2 hours' where id = %s", [dead]
     )
 
-    assert reasons(db) == [call]
+    assert reasons(db) == []
 
 
 def test_each_exceeded_threshold_is_a_problem(db: Db) -> None:
@@ -320,24 +318,17 @@ def test_failed_attempts_since_the_last_success_have_a_limit(
     db: Db, cli: Cli, limit: int | None, unhealthy: bool
 ) -> None:
     # given since the last success a dead run with five attempts, one with three failed attempts that is being retried,
-    # one that failed once and runs again, and a dead call of on_dead; before it, another dead run
+    # one that failed once and runs again; before it, another dead run
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
     success = "(now() - interval '3 hours')"
     a_run(db, job, "dead", finished_at="(now() - interval '4 hours')")
     a_run(db, job, "succeeded", finished_at=success)
-    dead = a_run(
-        db,
-        job,
-        "dead",
-        finished_at="(now() - interval '2 hours')",
-        failed_at="(now() - interval '2 hours')",
-    )
     a_run(
         db,
         job,
         "dead",
         finished_at="(now() - interval '2 hours')",
-        idempotency_key=f"on_dead:{dead}",
+        failed_at="(now() - interval '2 hours')",
     )
     last = a_run(db, job, "failed", attempts=3, failed_at="(now())", error_type="OSError")
     a_run(db, job, "running", attempts=2, failed_at="(now() - interval '1 hour')")

@@ -175,12 +175,12 @@ def test_a_run_that_was_created_for_another_queue_is_moved_to_that_of_its_job(
 ) -> None:
     mail = a_job(db, "mail", queue="mail")
     there, here = a_run(db, mail, queue="mail"), a_run(db, mail)
-    call, at_gate = a_run(db, mail, idempotency_key="on_dead:1"), a_run(db, mail, exclusive=True)
+    hook, at_gate = a_run(db, mail, hook="dead"), a_run(db, mail, exclusive=True)
 
     assert worker.claim() == []
 
-    assert [row(db, run).queue for run in (there, here, call, at_gate)] == ["mail"] * 4
-    assert [row(db, run).status for run in (there, here, call, at_gate)] == ["queued"] * 4
+    assert [row(db, run).queue for run in (there, here, hook, at_gate)] == ["mail"] * 4
+    assert [row(db, run).status for run in (there, here, hook, at_gate)] == ["queued"] * 4
     assert not worker.claims.is_exhausted or worker.claim() == []
 
 

@@ -155,26 +155,6 @@ def test_what_is_detached_outlives_the_run_that_started_it_and_has_none_of_its_v
     worker.wait()
 
 
-def test_calls_of_on_dead_that_wait_for_a_process_are_not_claimed_and_released_in_a_loop(
-    project: Project,
-) -> None:
-    # given far more runs of coroutines that die than their on_dead, which takes long, has processes for
-    on_dead = "support.coroutine_handlers.reports_slowly"
-    project.sync(ends=coroutine("ends", max_attempts=1, on_dead=on_dead), nap={})
-    project.enqueue("ends", {"how": "raise"}, count=100)
-    worker = project.start("work", "--loop", "--concurrency", "2")
-    until(lambda: project.calls("reported") == 2)
-
-    # when some seconds have passed, by the calls that have ended since
-    project.touch("go")
-    until(lambda: project.calls("reported") >= 12)
-
-    # then each call was returned a few times at most
-    worker.signal(signal.SIGTERM)
-    worker.wait()
-    assert worker.text.count("run.released") < 400
-
-
 def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(
     project: Project,
 ) -> None:
@@ -300,17 +280,13 @@ def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(
     )
 
 
-def test_on_dead_of_a_coroutine_is_called_in_a_process(project: Project) -> None:
-    path = "support.coroutine_handlers."
-    project.sync(
-        ends=once("ends", on_dead=path + "told"),
-        waits=once("not_async", on_dead=path + "told_sync"),
-    )
-    [first], [second] = project.enqueue("ends", {"how": "raise"}), project.enqueue("waits")
+def test_a_hook_may_be_a_coroutine(project: Project) -> None:
+    project.sync(ends=once("ends", on_dead=["told"]), told=coroutine("told"))
+    [run] = project.enqueue("ends", {"how": "raise"})
 
     project.work(code=1)
 
-    assert (project.calls("told", first), project.calls("told", second)) == (1, 1)
+    assert project.calls("told", run) == 1
 
 
 # -- stopped -----------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any],
     # then each outcome is in the database: the run that was returned was claimed again, at no cost
     assert executor.count == 5
     assert executor.is_closed
-    assert report.has_dead
+    assert report.dead_count
     rows = db.execute(
         "select status, attempts, last_error from yamlsched.job_runs order by status"
     ).fetchall()

@@ -53,10 +53,9 @@ def a_failure(
 
 def test_dead_runs_are_grouped_by_job_and_type_of_error(db: Db) -> None:
     purge, mail = a_job(db, "purge"), a_job(db, "mail", timezone="Europe/Berlin")
-    first = ended(db, purge, "dead", 5 * HOUR, last_error="first")
+    ended(db, purge, "dead", 5 * HOUR, last_error="first")
     last = ended(db, purge, "dead", 2 * HOUR, last_error="last", idempotency_key="purge:x")
     untyped = ended(db, purge, "dead", 3 * HOUR, error_type=None, last_error="exited with code 3")
-    call = ended(db, purge, "dead", HOUR, idempotency_key=f"on_dead:{first}")
     timeout = ended(db, mail, "dead", 50 * HOUR, error_type="Timeout")
     a_run(db, mail, "succeeded")
     ended(db, a_job(db, "purge", namespace="billing"), "dead", HOUR)
@@ -64,28 +63,23 @@ def test_dead_runs_are_grouped_by_job_and_type_of_error(db: Db) -> None:
     found = failures.groups(db, "default", None, only_dead=True)
 
     assert found.is_complete
-    assert [(g.job_type, g.error_type, g.is_call, g.runs, g.example_id) for g in found.groups] == [
-        ("purge", "OSError", True, 1, call),
-        ("purge", "OSError", False, 2, last),
-        ("purge", "", False, 1, untyped),
-        ("mail", "Timeout", False, 1, timeout),
+    assert [(g.job_type, g.error_type, g.runs, g.example_id) for g in found.groups] == [
+        ("purge", "OSError", 2, last),
+        ("purge", "", 1, untyped),
+        ("mail", "Timeout", 1, timeout),
     ]
-    group = found.groups[1]
+    group = found.groups[0]
     assert (group.first_at, group.last_at) == (NOW - 5 * HOUR, NOW - 2 * HOUR)
     assert (group.example_error, group.example_key, group.examined, group.total) == (
         "last",
         "purge:x",
+        3,
         4,
-        5,
     )
-    assert found.groups[3].timezone == "Europe/Berlin"
+    assert found.groups[2].timezone == "Europe/Berlin"
     assert [
         g.example_id for g in failures.groups(db, "default", NOW - 3 * HOUR, only_dead=True).groups
-    ] == [
-        call,
-        last,
-        untyped,
-    ]
+    ] == [last, untyped]
     assert failures.groups(db, "billing", NOW, only_dead=True).groups == []
 
 
@@ -275,15 +269,7 @@ def test_failures_are_found_without_reading_the_history(own_dsn: str) -> None:
 def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
     job, other = a_job(db, overlap="allow"), a_job(db, "mail", tags=["nightly"])
     first = a_run(db, job, "dead", finished_at=NOW, failed_at=NOW)
-    call = a_run(
-        db,
-        job,
-        "dead",
-        finished_at=NOW,
-        failed_at=NOW,
-        error_type="KeyError",
-        idempotency_key=f"on_dead:{first}",
-    )
+    second = a_run(db, job, "dead", finished_at=NOW, failed_at=NOW, error_type="KeyError")
     waiting = a_run(db, other, "failed", failed_at=NOW, last_error="two\nlines", error_type=None)
 
     shown = cli("runs", "--group-by", "error_type")
@@ -300,8 +286,8 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
             "1",
             at,
             at,
-            str(first),
-            "OSError:",
+            str(second),
+            "KeyError:",
             "no",
             "route",
             "to",
@@ -310,14 +296,13 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
         [
             "1",
             "purge",
-            "(on_dead)",
             "1",
             "dead",
             "1",
             at,
             at,
-            str(call),
-            "KeyError:",
+            str(first),
+            "OSError:",
             "no",
             "route",
             "to",
@@ -329,10 +314,15 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
         cli("runs", "--group-by", "error_type", "--tag", "nightly", "--format", "json").out
     )
     assert (document["groups"][0]["job_type"], document["groups"][0]["failing"]) == ("mail", 1)
-    [row] = csv.DictReader(
-        io.StringIO(cli("runs", "--group-by", "error_type", "--on-dead", "--format", "csv").out)
+    rows = csv.DictReader(
+        io.StringIO(
+            cli("runs", "--group-by", "error_type", "--job", "purge", "--format", "csv").out
+        )
     )
-    assert (row["example_id"], row["error_type"], row["dead"]) == (str(call), "KeyError", "1")
+    assert {(row["example_id"], row["error_type"], row["dead"]) for row in rows} == {
+        (str(first), "OSError", "1"),
+        (str(second), "KeyError", "1"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -344,7 +334,7 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
         (("--error-type", "OSError"), {"purge"}),
         (("--job", "mail"), {"mail"}),
         (
-            ("--no-on-dead", "--since", "2026-01-14T12:20Z", "--until", "2026-01-14T12:21Z"),
+            ("--since", "2026-01-14T12:20Z", "--until", "2026-01-14T12:21Z"),
             {"purge", "mail"},
         ),
         (("--until", "2026-01-14T12:20Z"), set()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ JOBS = {
     "code_64": f'command: [/bin/sh, -c, "exit 64"], {ONCE}',
     "code_75": 'command: [/bin/sh, -c, "exit 75"], max_attempts: 2, backoff: {policy: fixed, delay: 1s}',
     "killed": f'command: [/bin/sh, -c, "kill -9 $$"], {ONCE}',
-    "alarmed": f"handler: work:raises, on_dead: work:pages, {ONCE}",
+    "alarmed": f"handler: work:raises, on_dead: [pages], {ONCE}",
+    "pages": f"handler: work:pages, {ONCE}",
     "shared": f"handler: work:shared, queue: shared, {ONCE}",
     "waits": "handler: work:raises, backoff: {policy: fixed, delay: 1h, jitter: 0}",
     "snoozes": "handler: work:snoozes",
@@ -102,7 +104,6 @@ JOBS = {
     "paused": "handler: work:works",
     "gone": f"handler: work:raises, {ONCE}",
 }
-NOT_A_CALL = "coalesce(r.idempotency_key, '') !~ '^on_dead:'"
 Db = psycopg.Connection[Any]
 
 
@@ -177,26 +178,22 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     # given the figures by SQL
     dead = by_job(
         db,
-        f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and {NOT_A_CALL} group by 1",
-    )
-    calls = by_job(
-        db,
-        f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and not {NOT_A_CALL} group by 1",
+        "select job_type, count(*) from yamlsched.job_runs r where status = 'dead' group by 1",
     )
     types = dict(
         db.execute(
-            f"select error_type, count(*) from yamlsched.job_runs r where status = 'dead' and {NOT_A_CALL}"
-            " group by 1".encode()
+            b"select error_type, count(*) from yamlsched.job_runs r where status = 'dead'"
+            b" group by 1"
         ).fetchall()
     )
     succeeded = by_job(
         db,
         "select job_type, count(*) from yamlsched.job_runs where status = 'succeeded' group by 1",
     )
-    after_success = f"""
+    after_success = """
         from yamlsched.job_runs r
         join yamlsched.job_failures f on f.run_id = r.id
-        where {NOT_A_CALL} and r.status <> 'cancelled' and f.failed_at > coalesce(
+        where r.status <> 'cancelled' and f.failed_at > coalesce(
             (select max(s.finished_at) from yamlsched.job_runs s
              where s.status = 'succeeded' and s.job_type = r.job_type), '-infinity')
         group by 1
@@ -205,15 +202,15 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     attempts = by_job(db, f"select r.job_type, count(*) {after_success}")
     failing = by_job(
         db,
-        f"select job_type, count(*) from yamlsched.job_runs r where finished_at is null and {NOT_A_CALL}"
+        "select job_type, count(*) from yamlsched.job_runs r where finished_at is null"
         " and (select count(*) from yamlsched.job_failures f where f.run_id = r.id and f.attempt > r.prior_attempts)"
         " >= greatest(1, least(3, r.max_attempts - r.prior_attempts - 1)) group by 1",
     )
     failed = {
         (job, name): number
         for job, name, number in db.execute(
-            f"select r.job_type, f.error_type, count(*) from yamlsched.job_runs r"
-            f" join yamlsched.job_failures f on f.run_id = r.id where {NOT_A_CALL} group by 1, 2".encode()
+            b"select r.job_type, f.error_type, count(*) from yamlsched.job_runs r"
+            b" join yamlsched.job_failures f on f.run_id = r.id group by 1, 2"
         ).fetchall()
     }
     hosts = {
@@ -233,12 +230,7 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
         "killed",
         "shared",
     } <= set(dead)
-    assert (calls, dead["raises"], dead["alarmed"], "waits" in failing) == (
-        {"alarmed": 2},
-        2,
-        2,
-        False,
-    )
+    assert (dead["pages"], dead["raises"], dead["alarmed"], "waits" in failing) == (2, 2, 2, False)
     assert (streaks["waits"], attempts["waits"], succeeded["recovers"], len(hosts)) == (1, 1, 1, 2)
     number = sum(dead.values())
 
@@ -250,24 +242,16 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
             ("dead_within", dead),
             ("dead_last_hour", dead),
             ("dead_last_day", dead),
-            ("dead_calls_within", calls),
         ),
         *(("failure_streak", streaks), ("attempt_streak", attempts), ("failing", failing)),
     ):
         assert {job: values[name] for job, values in jobs.items() if values[name]} == expected, name
     queue = status["queue"]
-    assert (queue["dead_last_hour"], queue["dead_last_day"], queue["dead_calls_last_day"]) == (
-        number,
-        number,
-        2,
-    )
+    assert (queue["dead_last_hour"], queue["dead_last_day"]) == (number, number)
     assert queue["failing"] == sum(failing.values())
     hosts.discard("other-host")  # it does not tick
     assert {worker["host"] for worker in status["workers"]} == hosts
-    assert (
-        f"dead       {number} in the last hour, {number} in the last day; 2 calls of on_dead\n"
-        in run("status")
-    )
+    assert f"dead       {number} in the last hour, {number} in the last day\n" in run("status")
 
     # and status --check
     checked = run(
@@ -275,9 +259,6 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     )
     died = re.findall(r"^(\w+): (\d+) runs? died within 1h", checked, re.MULTILINE)
     assert {job: int(count) for job, count in died} == dead
-    assert re.findall(r"^(\w+): (\d+) calls of on_dead died", checked, re.MULTILINE) == [
-        ("alarmed", "2")
-    ]
     assert f"{number} runs of all jobs died within 1h, the limit is 0\n" in checked
     streak = re.findall(
         r"^(\w+): (\d+) failed attempts? since the last success", checked, re.MULTILINE
@@ -286,22 +267,17 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
 
     # and the report, in each format
     report = json.loads(run("report", "--since", "1h", "--format", "json"))
-    assert (report["ran"]["dead"], report["dead_calls_of_on_dead"]) == (number, 2)
+    assert report["ran"]["dead"] == number
     assert {group["error_type"]: group["runs"] for group in report["dead_by_error_type"]} == types
-    groups: dict[bool, dict[str, int]] = {True: {}, False: {}}
+    groups = Counter[str]()
     for group in report["failures"]:
-        of_kind = groups[group["is_call"]]
-        of_kind[group["job_type"]] = of_kind.get(group["job_type"], 0) + group["dead"]
-    assert [
-        {job: count for job, count in groups[kind].items() if count} for kind in (False, True)
-    ] == [dead, calls]
+        groups[group["job_type"]] += group["dead"]
+    assert +groups == dead
     assert report["ran"]["succeeded"] == sum(succeeded.values())
     for form in ("text", "markdown", "html"):
         text = re.sub("<[^>]*>|[*|]", "", run("report", "--since", "1h", "--format", form))
         missing = [
-            part
-            for part in (f"{number} died", f"{number}, by type of error", "2 calls died")
-            if part not in text
+            part for part in (f"{number} died", f"{number}, by type of error") if part not in text
         ]
         assert missing == [], form
 
@@ -322,7 +298,6 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
         assert {
             key[0]: value for key, value in nonzero[metric].items() if key[1] == "dead"
         } == dead, metric
-    assert {key[0]: value for key, value in nonzero["yamlsched_recent_dead_calls"].items()} == calls
     assert {
         key[0]: value for key, value in nonzero["yamlsched_job_failure_streak"].items()
     } == jobs_in_file
@@ -338,5 +313,4 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
         of_job = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.get("/jobs/waits").text))
     assert f"Dead in 24 h {number} {number} in the last hour" in page
     assert f"Workers {len(hosts)} " in page
-    assert "2 calls of on_dead died" in page
     assert "Failed since the last success 1 " in of_job

@@ -15,7 +15,6 @@ from support.health import (
     a_failed_attempt,
     a_healthy_job,
     families,
-    of,
     of_metrics,
     reasons,
     the_job,
@@ -47,14 +46,6 @@ def test_the_last_success_is_the_latest_by_its_end_also_of_an_old_run(db: Db) ->
     assert the_job(db).last_success_at == NOON
 
 
-def test_a_run_of_on_dead_is_neither_a_success_nor_a_failure_of_its_job(db: Db) -> None:
-    job = a_job(db)
-    dead = a_run(db, job, "dead", finished_at=NOON, failed_at=NOON)
-    a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
-
-    assert (the_job(db).last_success_at, the_job(db).failure_streak) == (None, 1)
-
-
 def test_the_streak_counts_dead_and_failing_runs_since_the_last_success(db: Db) -> None:
     job = a_job(db)
     a_run(db, job, "dead", finished_at=NOON - HOUR, failed_at=NOON - HOUR)
@@ -74,8 +65,7 @@ def test_a_run_that_failed_before_the_last_success_does_not_count_for_the_streak
 
 
 def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) -> None:
-    # given five runs that failed and wait, a success, a cancelled run
-    # and a call of on_dead that failed
+    # given five runs that failed and wait, a success, and a cancelled run
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
     before, success, after = (datetime.now(UTC) - hours * HOUR for hours in (3, 2, 1))
     waiting = [a_run(db, job, "failed", created_at=before, failed_at=before) for _ in range(5)]
@@ -87,7 +77,6 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
         0,
         "ok",
     )
-    a_run(db, job, "failed", failed_at=after, idempotency_key="on_dead:1")
     a_run(db, job, "cancelled", failed_at=after)
     assert (the_job(db).failure_streak, the_job(db).state, the_job(db).failing) == (0, "ok", 0)
 
@@ -175,43 +164,6 @@ def test_a_slot_that_was_lost_in_a_long_outage_is_a_problem_when_it_is_found(
     assert "skipped 1 slot: 1 late" in re.sub(" +", " ", reported.out)
     assert f"{NOON:%Y-%m-%d %H:%M} UTC" in reported.out
     assert cli("status", "--check", "--within", "3h").out.count("1 slot was not run") == 2
-
-
-def test_calls_of_on_dead_are_counted_by_themselves(db: Db, cli: Cli) -> None:
-    # given a job of which two runs died and both calls of on_dead, and one of which only calls died
-    job, quiet = a_healthy_job(db), a_job(db, "quiet", schedule=None, next_slot_at=None)
-    for nth in range(2):
-        dead = a_run(db, job, "dead", error_type="ValueError", last_error="boom")
-        a_run(db, job, "dead", idempotency_key=f"on_dead:{dead}", last_error="smtp")
-        a_run(db, quiet, "dead", idempotency_key=f"on_dead:{9000 + nth}", last_error="smtp")
-
-    # then each figure counts two runs and four calls
-    assert cli("status", "--check", "--max-dead", 2, "--max-dead-total", 2).out.splitlines() == [
-        "purge: 2 calls of on_dead died within 1h: OSError: smtp",
-        "quiet: 2 calls of on_dead died within 1h: OSError: smtp",
-    ]
-    assert (
-        "dead       2 in the last hour, 2 in the last day; 4 calls of on_dead" in cli("status").out
-    )
-    found = families(metrics.text(db, "default"))
-    assert of(found["yamlsched_runs"], job_name="purge", status="dead") == 2
-    assert of(found["yamlsched_runs"], job_name="quiet", status="dead") == 0
-    recent = {
-        (s.labels["job_name"], s.labels["status"]): s.value
-        for s in found["yamlsched_recent_runs"].samples
-    }
-    assert recent == {("purge", "dead"): 2}
-    calls = {s.labels["job_name"]: s.value for s in found["yamlsched_recent_dead_calls"].samples}
-    assert calls == {"purge": 2, "quiet": 2}
-    reported = cli("report", "--since", "1h")
-    facts = re.sub(" +", " ", reported.out).splitlines()
-    assert {
-        "ran 2 runs of 1 job: 2 died",
-        "dead 2, by type of error: ValueError 2",
-        "on_dead 4 calls died",
-    } <= {*facts}
-    assert "quiet: 2 calls of on_dead died: OSError: smtp" in reported.out
-    assert "purge: 2 runs died" in reported.out
 
 
 def test_dead_runs_of_a_job_that_left_the_file_are_counted_until_they_are_pruned(db: Db) -> None:
@@ -430,30 +382,26 @@ def test_a_job_is_as_stuck_as_its_runs_however_many_there_are(db: Db) -> None:
 
 
 def test_the_state_of_a_job_is_that_of_its_row(db: Db) -> None:
-    # given jobs whose latest runs succeeded, died, were cancelled, or reported a dead run
+    # given jobs whose latest runs succeeded, died, or were cancelled
     endings = {
         "ok": ["dead", "succeeded"],
         "dead": ["succeeded", "dead", "cancelled"],
         "new": ["cancelled"],
-        "reported": ["dead", "succeeded", "on_dead"],
     }
     for name, ends in endings.items():
         job = a_job(db, name)
         for nth, end in enumerate(ends):
             at = NOON + nth * HOUR
-            key = f"on_dead:{nth}" if end == "on_dead" else None
-            status = "succeeded" if end == "on_dead" else end
-            a_run(db, job, status, finished_at=at, idempotency_key=key and f"{key}:{job}")
+            a_run(db, job, end, finished_at=at)
 
     found = health.read(db, "default", HOUR)
 
     states = {job.job_type: job.state for job in found.jobs}
-    assert states == {"ok": "ok", "dead": "dead", "new": "new", "reported": "ok"}
+    assert states == {"ok": "ok", "dead": "dead", "new": "new"}
     assert {job.job_type: job.failure_streak for job in found.jobs} == {
         "ok": 0,
         "dead": 1,
         "new": 0,
-        "reported": 0,
     }
     assert {job.last_success_at for job in found.jobs} == {NOON + HOUR, NOON, None}
 
@@ -484,6 +432,5 @@ def test_the_totals_are_the_sums_over_all_jobs(db: Db) -> None:
         1,
         1,
         2,
-        0,
         min(job.oldest_due_at for job in jobs_read if job.oldest_due_at),
     )

@@ -445,7 +445,6 @@ BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its 
         ),
         ("queued", {"by_hand": True}, f"{NOT_BEGUN} (start_within: 15m)"),
         ("queued", {"scheduled_for": None}, f"{NOT_BEGUN} (start_within: 15m)"),
-        ("queued", {"idempotency_key": "on_dead:7", "scheduled_for": None}, None),
         (
             "running",
             {"started_at": 60},

@@ -610,17 +610,6 @@ def test_a_payload_is_not_checked_against_a_handler_of_another_namespace(
     assert cli("enqueue", "purge", "--namespace", "billing", "--payload", '{"weeks": 3}').code == 0
 
 
-def test_an_on_dead_call_accepts_no_payload(db: Db, cli: Cli) -> None:
-    job = a_job(db)
-    call = a_run(db, job, "dead", idempotency_key=f"on_dead:{a_run(db, job, 'dead')}")
-
-    refused = cli("retry", call, "--payload", '{"days": 3}')
-
-    assert (refused.code, refused.out) == (1, "")
-    assert f"run {call} is an on_dead call, which gets the dead run and no payload" in refused.err
-    assert row(db, call).status == "dead"
-
-
 def test_a_retry_of_one_run_can_replace_its_payload(db: Db, cli: Cli, tmp_path: Path) -> None:
     a_schedule_with_a_handler(tmp_path)
     job = a_job(db, payload=Jsonb({"days": 30, "dry": True}))

@@ -149,7 +149,9 @@ def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
     payload: str,
     fault: str,
 ) -> None:
-    project.sync(takes_days={"payload": {"days": 1}, "on_dead": "support.handlers.records_death"})
+    project.sync(
+        takes_days={"payload": {"days": 1}, "on_dead": ["records_death"]}, records_death={}
+    )
     [found] = project.db.execute(
         f"select run_id from yamlsched.enqueue('takes_days', {payload})".encode()
     ).fetchall()
@@ -167,25 +169,6 @@ def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
     shown = command_line(project.dsn, monkeypatch, capsys, project.folder)("show", found.run_id)
     assert shown.code == 0
     assert fault in shown.out
-
-
-@pytest.mark.story
-def test_an_invalid_key_that_was_written_by_hand_ends_its_run_but_not_the_worker(
-    project: Project,
-) -> None:
-    project.sync(nothing={"on_dead": "support.handlers.records_death"})
-    bad, good = project.enqueue("nothing", count=2)
-    project.db.execute(
-        "update yamlsched.job_runs set idempotency_key = 'on_dead:boom' where id = %s", [bad]
-    )
-
-    project.work(code=1)
-
-    assert project.row(good).status == "succeeded"
-    assert (project.row(bad).status, project.row(bad).last_error) == (
-        "dead",
-        'key "on_dead:boom" is reserved, and names no dead run',
-    )
 
 
 def test_a_payload_is_read_from_regular_files_of_limited_size_only(

@@ -188,17 +188,16 @@ def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_ke
     assert [run_row(db, run.id).priority for run in runs] == [3, 1]
 
 
-def test_a_call_of_on_dead_has_the_priority_of_the_job(db: Db, dsn: str) -> None:
-    job = a_job(db, on_dead="handlers.alerts.mail_operator", priority=3)
+def test_a_hook_has_the_priority_of_its_own_job(db: Db, dsn: str) -> None:
+    job = a_job(db, on_dead=["page"], priority=2)
+    a_job(db, "page", schedule=None, priority=3)
     ended = "(now() - interval '1 hour')"
     a_run(db, job, "running", locked_until=ended, attempts=1, max_attempts=1, priority=1)
 
     claimed(db, dsn, 10)
 
-    call = db.execute(
-        "select priority from yamlsched.job_runs where idempotency_key like 'on!_dead:%' escape '!'"
-    )
-    assert [run.priority for run in call.fetchall()] == [3]
+    hooks = db.execute("select priority from yamlsched.job_runs where hook = 'dead'")
+    assert [run.priority for run in hooks.fetchall()] == [3]
 
 
 def test_an_operator_enqueues_at_a_level_and_history_shows_it_by_name(db: Db) -> None:

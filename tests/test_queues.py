@@ -35,13 +35,14 @@ def queues(db: Db) -> list[str]:
 def test_runs_are_created_in_the_queue_of_their_job_and_claimed_from_it(
     db: Db, worker: Worker
 ) -> None:
-    job = a_job(db, "backup", queue="web2", on_dead="h.page", max_attempts=1)
+    job = a_job(db, "backup", queue="web2", on_dead=["page"], max_attempts=1)
+    a_job(db, "page", schedule=None, queue="web2")
     plain = due(db, a_job(db, "plain"))
     db.execute("select from yamlsched.enqueue('backup', '{}')")
     db.execute("select from yamlsched.enqueue_many('backup', array['{}']::jsonb[])")
     lost = a_run(db, job, "running", queue="web2", attempts=1, max_attempts=1,
                  locked_until="(now() - interval '1 minute')")  # fmt: skip
-    worker.call(claiming.reclaim, "default")  # it dies, and its on_dead is called
+    worker.call(claiming.reclaim, "default")  # it dies, and its hook is created
 
     assert queues(db) == ["default", *["web2"] * 4]
     assert row(db, lost).status == "dead"

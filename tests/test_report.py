@@ -73,8 +73,7 @@ def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
     ended(db, mail, "succeeded", END - SECOND, attempts=3)
     # an operator retried it
     ended(db, mail, "succeeded", END - SECOND, attempts=4, prior_attempts=3)
-    dead = ended(db, mail, "dead", START + HOUR)
-    ended(db, mail, "succeeded", START + HOUR, idempotency_key=f"on_dead:{dead}")
+    ended(db, mail, "dead", START + HOUR)
     ended(db, mail, "cancelled", START + HOUR)
     ended(db, a_job(db, "mail", namespace="billing"), "dead", START + HOUR)
 
@@ -343,7 +342,6 @@ def test_a_run_finished_late_if_it_succeeded_later_after_its_slot_than_the_job_s
         ("queued", {"late_at": END}, None),
         ("queued", {"late_at": END + HOUR}, None),
         ("queued", {"run_at": END, "created_at": END}, None),
-        ("queued", {"idempotency_key": "on_dead:7"}, None),
         ("running", {"started_at": START + HOUR}, (HOUR, START + HOUR)),
         ("running", {"started_at": START + MINUTE}, None),
         ("running", {"started_at": END}, (12 * HOUR, None)),
@@ -508,13 +506,13 @@ def test_dead_runs_are_retried_by_their_type_of_error_and_not_those_of_before(
     now = datetime.now(UTC)
     for at in (now - HOUR, now - HOUR, now - 48 * HOUR):
         ended(db, job, "dead", at, error_type="Weird; Type")
-    call = ended(db, job, "dead", now - HOUR, error_type="OfCall", idempotency_key="on_dead:1")
+    one = ended(db, job, "dead", now - HOUR, error_type="Other")
 
-    [of_runs, of_call] = [
+    [of_runs, of_one] = [
         problem.remedy for problem in report.read(db, "default", now - 12 * HOUR).problems
     ]
 
-    assert of_call == f"yamlsched show {call}; then yamlsched retry {call}"
+    assert of_one == f"yamlsched show {one}; then yamlsched retry {one}"
     words = shlex.split(of_runs.partition("; then yamlsched ")[2])
     assert words[:6] == ["retry", "--dead", "--job", "purge", "--error-type", "Weird; Type"]
     assert "2 runs" in cli(*words, "--dry-run").out

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from support.command_line import Cli, command_line
-from support.rows import a_job, a_long_history, a_place, a_run, rows_read, value
+from support.rows import a_job, a_long_history, a_place, a_run, rows_read
 from yamlsched.ask import history, search
 from yamlsched.ask.search import Filter
 from yamlsched.db.query import load
@@ -72,10 +72,6 @@ def test_each_filter_selects_its_runs(db: Db) -> None:
         == [dead]
     )
     assert found(error_type="OS") == found(error="r_ute") == []
-    assert found(on_dead=False) == found()
-    call = a_run(db, purge, "succeeded", idempotency_key=f"on_dead:{dead}")
-    assert found(on_dead=True) == [call]
-    assert call not in found(on_dead=False)
 
 
 def test_the_options_about_errors_select_runs_in_each_verb(db: Db, cli: Cli) -> None:
@@ -83,23 +79,20 @@ def test_the_options_about_errors_select_runs_in_each_verb(db: Db, cli: Cli) -> 
     timeout, other = (
         a_run(db, job, "dead", error_type=name, last_error="x") for name in ("Timeout", "OSError")
     )
-    call = a_run(db, job, "dead", error_type="Timeout", idempotency_key=f"on_dead:{timeout}")
 
     def listed(*options: str) -> list[int]:
         return [
             run["id"] for run in json.loads(cli("runs", *options, "--format", "json").out)["runs"]
         ]
 
-    assert listed("--error", "time") == [call, timeout]
-    assert listed("--error-type", "Timeout", "--no-on-dead") == [timeout]
-    assert listed("--on-dead") == [call]
+    assert listed("--error", "time") == listed("--error-type", "Timeout") == [timeout]
     assert (
         f"would retry 1 run: {other}"
         in cli("retry", "--dead", "--error-type", "OSError", "--dry-run").out
     )
     assert (
         f"would retry 1 run: {timeout}"
-        in cli("retry", "--dead", "--no-on-dead", "--error", "TIME", "--dry-run").out
+        in cli("retry", "--dead", "--error", "TIME", "--dry-run").out
     )
 
 
@@ -572,27 +565,28 @@ def test_no_runs_have_one_empty_page(db: Db) -> None:
         assert position or (found.older, found.newer) == (None, None)
 
 
-def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, cli: Cli) -> None:
-    job = a_job(db, "hang")
+def test_a_run_and_its_hooks_name_each_other(db: Db, cli: Cli) -> None:
+    job, page = a_job(db, "hang"), a_job(db, "page", schedule=None)
     dead = a_run(db, job, "dead")
-    first = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
-    second = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}:9")
-    by_hand = a_run(db, job, "succeeded", idempotency_key="on_dead:boom")
+    hook = a_run(db, page, "queued", parent_id=dead, hook="dead")
+    child = a_run(db, page, "queued", parent_id=dead)
 
     lines = {int(line.split()[0]): line for line in cli("runs").out.splitlines()[1:]}
+    assert f"page (dead: {dead})" in lines[hook]
+    assert "(" not in lines[dead]
 
-    assert "hang (on_dead)" in lines[first]
-    assert "hang (on_dead)" in lines[second]
-    assert "(on_dead)" not in lines[dead]
-    assert f"{second} of hang: on_dead call for run {dead}" in cli("show", second).out
+    shown = cli("show", dead).out
+    assert re.search(rf"ENQUEUED .*\n{child} .*page", shown)
+    assert re.search(rf"HOOKS .*\n{hook} .*page", shown)
+    assert f"reports the death of run {dead} of hang, dead" in cli("show", hook).out
+    document = json.loads(cli("show", dead, "--format", "json").out)
+    assert ([one["id"] for one in document["hooks"]], document["run"]["hook"]) == ([hook], None)
     rows = json.loads(cli("runs", "--format", "json").out)["runs"]
-    assert {row["id"]: row["dead_run_id"] for row in rows} == {
-        first: dead,
-        second: dead,
-        by_hand: None,
-        dead: None,
+    assert {one["id"]: (one["hook"], one["parent_id"]) for one in rows} == {
+        dead: (None, None),
+        hook: ("dead", dead),
+        child: (None, dead),
     }
-    assert value(db, "select last_success_at is null from yamlsched.job_health")
 
 
 # -- output

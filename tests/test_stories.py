@@ -95,17 +95,18 @@ def test_a_job_that_was_due_during_downtime_runs_once_and_reports_its_delay(
     assert gap.slots in (119, 120)
 
 
-def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
+def test_a_dead_run_is_reported_by_the_exit_code_and_by_its_hook(
     project: Path, own_dsn: str, db_of: Callable[[str], Any]
 ) -> None:
     (project / "fails.py").write_text("def run():\n    raise OSError('no route to host')\n")
     (project / "work.py").write_text(
-        HANDLERS
-        + "\ndef on_dead(run):\n    note(f'{run.job_type}:{run.attempt}:{run.last_error}'.replace(' ', '_'))\n"
+        HANDLERS + "\ndef page(run):\n    dead = run.trigger\n"
+        "    note(f'{dead.job_type}:{dead.attempt}:{dead.error}'.replace(' ', '_'))\n"
     )
     write(
         project,
-        "  fragile:\n    handler: fails.run\n    max_attempts: 1\n    on_dead: work.on_dead\n",
+        "  fragile:\n    handler: fails.run\n    max_attempts: 1\n    on_dead: [page]\n"
+        "  page: {handler: work.page}\n",
     )
     assert yamlsched("sync", "--dsn", own_dsn, cwd=project).returncode == 0
     assert yamlsched("enqueue", "fragile", "--dsn", own_dsn, cwd=project).returncode == 0
@@ -120,7 +121,7 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
         .execute("select status, idempotency_key from yamlsched.job_runs order by id")
         .fetchall()
     )
-    assert rows == [("dead", None), ("succeeded", "on_dead:1:1")]
+    assert rows == [("dead", None), ("succeeded", "page:dead:1:1")]
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from yamlsched.handler import programs
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handler.once import effect_key
 from yamlsched.handler.run import AttemptState, Run
+from yamlsched.handler.run import Trigger as Trigger
 from yamlsched.handler.run import UpstreamRun as UpstreamRun
 from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
@@ -144,6 +145,7 @@ class FakeRun(Run):
     payload: dict[str, Any] = field(default_factory=dict)
     is_catchup: bool = False
     upstream: dict[str, UpstreamRun] = field(default_factory=dict)
+    trigger: Trigger | None = None
     backend: Backend = field(init=False, repr=False)
     connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = field(
         default=None, repr=False
@@ -268,9 +270,15 @@ def claimed(run: FakeRun) -> ClaimedRun:
         0.0,
         "",
     )
-    return ClaimedRun(
-        *known, upstream=json.dumps(upstream, default=datetime.isoformat) if upstream else None
-    )
+    trigger = None
+    if run.trigger is not None:
+        inner = {name: json.dumps(getattr(run.trigger, name)) for name in ("payload", "result")}
+        trigger = asdict(run.trigger) | inner
+    return ClaimedRun(*known, upstream=_json(upstream), trigger=_json(trigger))
+
+
+def _json(values: dict[str, Any] | None) -> str | None:
+    return json.dumps(values, default=datetime.isoformat) if values else None
 
 
 async def _awaited(value: Any) -> Any:

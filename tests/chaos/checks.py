@@ -160,8 +160,7 @@ def check_limits(e: Evidence) -> Iterator[str]:
         if claim is None or _was_suspended(e, attempt):
             continue
         limits = e.limits_at(claim[0].row["definition_id"], claim[0].at)
-        is_call = (claim[0].row.get("idempotency_key") or "").startswith("on_dead:")
-        if len(limits) == 1 and None not in limits and not is_call:
+        if len(limits) == 1 and None not in limits:
             limit = str(limits.pop())
             filler = claim[0].row.get("filler") if "by" in LIMITS[limit] else None
             by_limit.setdefault((limit, filler), []).append(attempt)
@@ -255,8 +254,6 @@ def _charged(e: Evidence, run: int, before: Version, after: Version) -> Iterator
     error = after.row["last_error"] or ""
     attempt = e.attempts.get((run, before.token or ""))
     problem = f"run {run}: attempt {before.attempts} of {before.token} failed: {error[:120]!r}"
-    if (before.row["idempotency_key"] or "").startswith("on_dead:"):
-        return  # its callable logs the dead run
     if attempt is None:
         # its child was killed before the handler's first log line
         if not e.during(e.claims(run)[before.token or ""][0].at, after.at, "SIGKILL child"):
@@ -368,16 +365,15 @@ def check_keys(e: Evidence) -> Iterator[str]:
 
 
 def check_deaths(e: Evidence) -> Iterator[str]:
-    """Each death of a run with on_dead creates a run that calls it."""
+    """Each death of a run with on_dead creates a run of the hook."""
     keys = {versions[0].row["idempotency_key"] for versions in e.runs.values()}
     for run, versions in e.runs.items():
         row = versions[0].row
         died = any(version.status == "dead" for version in versions)
-        is_on_dead = (row["idempotency_key"] or "").startswith("on_dead:")
-        if died and row["job_type"] == "mortal" and not is_on_dead and not any(
-            (key or "").startswith(f"on_dead:{run}") for key in keys
+        if died and row["job_type"] == "mortal" and not any(
+            (key or "").startswith(f"page:dead:{run}:") for key in keys
         ):  # fmt: skip
-            yield f"run {run} died, but on_dead was not called"
+            yield f"run {run} died, but no hook was created"
 
 
 def check_end(e: Evidence) -> Iterator[str]:

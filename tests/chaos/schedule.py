@@ -73,8 +73,9 @@ ENQUEUED: dict[str, dict[str, Any]] = {
     "mortal": {
         "acts": ["raise", "exit", "kill", "discard"],
         "max_attempts": 2,
-        "on_dead": "scripted.on_dead",
+        "on_dead": ["page"],
     },
+    "page": {"acts": ["nothing"]},
     "patient": {"acts": ["long"], "lease": "3s", "max_attempts": 20, "limit": "pool"},
     "long_lived": {"acts": ["long", "longer"], "lease": "40s", "timeout": "1m", "max_attempts": 20},
 }

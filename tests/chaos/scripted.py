@@ -88,11 +88,6 @@ async def play_async(run: Run, seed: int, acts: list[str], filler: str = "") -> 
     return {"by": run.backend.locked_by}
 
 
-def on_dead(run: Run) -> None:
-    """Log the call; ``run`` is the dead run."""
-    log_event("on_dead", run)
-
-
 # -- acts: each result and error contains the claim, so that a write under another claim is detected
 
 

@@ -289,10 +289,10 @@ def test_duplicate_forgotten_and_missing_keys_are_found() -> None:
     assert "does not exist" in found(checks.check_keys, evidence(one, acknowledged=[(3, None)]))
 
 
-def test_a_missing_on_dead_call_and_an_unfinished_run_are_found() -> None:
+def test_a_missing_hook_and_an_unfinished_run_are_found() -> None:
     dead = a_history(RUNNING, a_row("dead", 1, TOKEN))
 
-    assert "on_dead was not called" in found(checks.check_deaths, evidence(dead))
+    assert "no hook was created" in found(checks.check_deaths, evidence(dead))
     assert "was left running" in found(checks.check_end, evidence(a_history(RUNNING)))
 
 

@@ -110,10 +110,11 @@ def test_the_payload_of_every_job_fits_its_handler(name: str):
     assert "run" in bind(run=None, **job.get("payload", {})).arguments
 
 
-def test_every_on_dead_callable_takes_only_a_run():
-    handler = callable_named(JOBS["defaults"]["on_dead"])
+def test_every_hook_needs_no_payload():
+    for name in JOBS["defaults"]["on_dead"]:
+        handler = callable_named(JOBS["jobs"][name]["handler"])
 
-    assert list(inspect.signature(handler).parameters) == ["run"]
+        assert list(inspect.signature(handler).parameters) == ["run"]
 
 
 def test_every_fan_out_fits_a_job_of_the_file(run: FakeRun):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from handlers import alerts, billing, mail, reports, signup
 from support.rows import value
 from yamlsched import Discard
-from yamlsched.testing import Enqueue, FakeRun, provider_key
+from yamlsched.testing import Enqueue, FakeRun, Trigger, provider_key
 
 MONDAY = datetime(2026, 1, 19, 5, 0, tzinfo=UTC)
 
@@ -335,7 +335,10 @@ def test_an_inactive_user_gets_one_mail(run: FakeRun, tables, smtp: Mailbox):
 
 
 def test_the_mail_to_the_operator_names_the_dead_run_and_what_to_do(var: Path):
-    alerts.mail_operator(FakeRun(id=118, job_type="cleanup_nightly", last_error="the disk is full"))
+    dead = Trigger(job_type="cleanup_nightly", run_id=118, error="the disk is full")
+
+    alerts.mail_operator(FakeRun(trigger=dead))
+    alerts.mail_operator(FakeRun())  # enqueued by hand: there is nothing to tell
 
     [message] = mailbox.Maildir(var / "mail", create=False)
     assert message["Subject"] == "cleanup_nightly: run 118 is dead"

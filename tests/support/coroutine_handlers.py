@@ -43,12 +43,6 @@ async def waits(run: Run, file: str = "go") -> int:
     return os.getpid()
 
 
-def reports_slowly(run: Run) -> None:
-    record("reported", run)
-    wait_for_file("go")
-    time.sleep(0.5)
-
-
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise SystemExit(3)
@@ -325,12 +319,9 @@ def not_async(run: Run) -> None:
 
 
 async def told(run: Run) -> None:
-    """on_dead of a shared job."""
-    record("told", run)
-
-
-def told_sync(run: Run) -> None:
-    record("told", run)
+    """A hook."""
+    assert run.trigger is not None
+    record("told", run, run.trigger.run_id)
 
 
 wait_for_file = wait_for_file  # of support.handlers: blocks

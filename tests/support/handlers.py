@@ -28,9 +28,9 @@ from yamlsched.runs import own_transaction as store
 FOLDER = Path(os.environ.get("TEST_FOLDER", "."))
 
 
-def record(event: str, run: Run) -> None:
+def record(event: str, run: Run, of_run: int | None = None) -> None:
     with (FOLDER / "calls").open("a") as calls:
-        calls.write(f"{event} {run.id} {run.attempt} {os.getpid()}\n")
+        calls.write(f"{event} {of_run or run.id} {run.attempt} {os.getpid()}\n")
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -580,8 +580,9 @@ def fans_out(run: Run, count: int, size: int = 0) -> None:
 
 
 def records_death(run: Run) -> None:
-    """A callable for on_dead."""
-    record("on_dead", run)
+    """A hook."""
+    assert run.trigger is not None
+    record("on_dead", run, run.trigger.run_id)
 
 
 # -- which return what they see
@@ -719,7 +720,9 @@ def raises_type_error(run: Run, days: int = 1) -> None:
 
 def tells(run: Run) -> None:
     """Be told of a dead run."""
-    (FOLDER / "told").write_text(f"{run.id} {run.error_type}: {run.last_error}")
+    assert run.trigger is not None
+    dead = run.trigger
+    (FOLDER / "told").write_text(f"{dead.run_id} {dead.error_type}: {dead.error}")
 
 
 @recorded

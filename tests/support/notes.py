@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from support.rows import a_job, a_run
-from yamlsched.db.query import load
 from yamlsched.extras.notify import sending
 from yamlsched.extras.notify.sending import Message
 
@@ -94,7 +93,7 @@ class Story:
     def note(self, *runs: int) -> None:
         """Note what has become of runs, as the transaction that ends or retries them does."""
         self.db.execute(
-            load("runs")["note_ended"], {"namespace": "default", "ids": list(runs), "now": None}
+            "select yamlsched.note_runs(%s, %s, clock_timestamp())", ["default", list(runs)]
         )
 
     def later(self, span: timedelta) -> None:

@@ -49,9 +49,8 @@ class RunState:
     last_error: str | None
     error_type: str | None
     payload: Any
-    is_on_dead_call: bool
     budget: int  # attempts that a retry adds
-    on_dead: str | None
+    on_dead: list[str]
     enabled: bool
     retired_at: datetime | None
     paused: bool

@@ -300,13 +300,6 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
     name = job.job_type
     if job.dead_within > thresholds.max_dead:
         yield _dead(job, health, thresholds)
-    if job.dead_calls_within:
-        span = durations.show(thresholds.within)
-        calls = count(job.dead_calls_within, "call")
-        error = _after_colon(job.call_error_type, job.call_error)
-        what = f"{name}: {calls} of on_dead died within {span}{error}"
-        remedy = f"yamlsched runs --job {name} --status dead --on-dead --since {span}"
-        yield Problem("dead", name, what, remedy)
     if job.failing > thresholds.max_failing and job.failing_run_id is not None:
         run = job.failing_run_id
         several = "" if job.failing == 1 else f"{job.failing} runs are failing: "

@@ -24,8 +24,7 @@ from yamlsched.timetable.times import short_utc
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Runs of one job whose latest errors are of one type; "" if they have none. ``is_call``: calls
-    of on_dead.
+    """Runs of one job whose latest errors are of one type; "" if they have none.
 
     ``runs`` are ``dead``, ``failing`` (unfinished), ``recovered`` (succeeded since), or cancelled.
     """
@@ -33,7 +32,6 @@ class FailureGroup:
     job_type: str
     timezone: str
     error_type: str
-    is_call: bool
     runs: int
     dead: int
     failing: int
@@ -85,12 +83,7 @@ class Failures:
         """
         return sorted(
             self.groups,
-            key=lambda group: (
-                -group.dead,
-                -group.failing,
-                group.is_call,
-                -group.last_at.timestamp(),
-            ),
+            key=lambda group: (-group.dead, -group.failing, -group.last_at.timestamp()),
         )
 
 
@@ -170,7 +163,7 @@ def section(
         worst = "dead" if group.dead else "failing" if group.failing else "succeeded"
         row = (
             f"{group.runs}{plus}",
-            f"{group.job_type} (on_dead)" if group.is_call else group.job_type,
+            group.job_type,
             coloured(worst, how_they_ended(group)),
             f"{group.attempts}{plus}",
             show_time(group.first_at, group.timezone),
@@ -187,13 +180,12 @@ def problems(failed: Failures, thresholds: Thresholds, since: datetime) -> Itera
     """Yield a problem for each group of dead runs, and one for many jobs that died of one type of
     error.
     """
-    of_job: Counter[tuple[str, bool]] = Counter()
+    of_job: Counter[str] = Counter()
     for group in failed.groups:
-        of_job[group.job_type, group.is_call] += group.dead
+        of_job[group.job_type] += group.dead
     by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
     for group in failed.worst_first():
-        limit = 0 if group.is_call else thresholds.max_dead
-        if of_job[group.job_type, group.is_call] > limit and group.dead:
+        if of_job[group.job_type] > thresholds.max_dead and group.dead:
             by_type[group.error_type].append(group)
     problems: list[tuple[int, Problem]] = []
     for error_type, groups in by_type.items():
@@ -228,8 +220,7 @@ def _problem_of_many_jobs(
 
 def _problem_of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
     number = f"{group.dead}{'+' if is_bounded else ''}"
-    runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
-    died = with_revision(f"{runs}{' of on_dead' if group.is_call else ''} died", group)
+    died = with_revision(f"{number} run{'' if number == '1' else 's'} died", group)
     what = f"{group.job_type}: {died}: {example(group)}"
     return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
 
@@ -238,8 +229,5 @@ def _retry(group: FailureGroup, since: datetime) -> str:
     if group.dead == 1:  # it is the example
         return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
     of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
-    which = (
-        f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since"
-        f" {short_utc(since)}"
-    )
+    which = f"--job {group.job_type}{of_type} --since {short_utc(since)}"
     return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"

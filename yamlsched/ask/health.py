@@ -79,9 +79,6 @@ class JobHealth(NamedTuple):
     dead_run_id: int | None  # the one of them that died last; and its error
     dead_error: str | None
     dead_error_type: str | None
-    dead_calls_within: int  # calls of on_dead; no other figure counts them
-    call_error: str | None  # of the one of them that died last
-    call_error_type: str | None
     overlap: str
     failing_run_id: int | None  # the failing run that failed last
     failing_error: str | None
@@ -92,7 +89,6 @@ class JobHealth(NamedTuple):
     late_run_id: int | None  # the dead run of that slot
     queue: str
     state: str
-    dead_calls_last_day: int
 
     @property
     def is_present(self) -> bool:
@@ -176,7 +172,6 @@ class JobTotals(NamedTuple):
     failing: int = 0
     dead_last_hour: int = 0
     dead_last_day: int = 0
-    dead_calls_last_day: int = 0  # calls of on_dead, which are not among the dead
     oldest_due_at: datetime | None = None
 
 

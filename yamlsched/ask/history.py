@@ -250,6 +250,7 @@ def run_details(
         progress=reported,
         effects=fetch(connection, runs.RunEffect, sql["effects"], parameters),
         children=fetch(connection, runs.ChildRun, sql["children"], parameters),
+        hooks=fetch(connection, runs.ChildRun, sql["hooks"], parameters),
         parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=[
             replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"})

@@ -137,7 +137,6 @@ class Report:
     queue: dict[str, Any]
     failures: Failures
     dead: Sequence[DeadOfType]
-    dead_calls: int  # of on_dead: they are no runs of their job
     skipped: Sequence[Skipped]
     late: Sequence[LateRuns]  # the latest first
     in_doubt: Sequence[DoubtfulEffect]
@@ -208,7 +207,6 @@ def read(
         queue=now.queue,
         failures=failed,
         dead=_dead_by_type(failed),
-        dead_calls=sum(group.dead for group in failed.groups if group.is_call),
         skipped=skipped[:MAX_LISTED],
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
@@ -317,7 +315,7 @@ def _dead_by_type(failed: Failures) -> list[DeadOfType]:
     runs: Counter[str] = Counter()
     jobs: defaultdict[str, set[str]] = defaultdict(set)
     for group in failed.groups:
-        if group.dead and not group.is_call:
+        if group.dead:
             runs[group.error_type] += group.dead
             jobs[group.error_type].add(group.job_type)
     return [DeadOfType(name, number, len(jobs[name])) for name, number in runs.most_common()]

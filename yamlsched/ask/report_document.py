@@ -82,8 +82,6 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
                 f" {join_first(types, MAX_TYPES)}"
             ),
         )
-    if report.dead_calls:
-        yield "on_dead", f"{count(report.dead_calls, 'call')} died"
     if report.skipped:
         by_reason: dict[str, int] = {}
         for gap in report.skipped:

@@ -49,6 +49,7 @@ class RunDetails:
     progress: list[StoredProgress]
     effects: list[RunEffect]
     children: list[ChildRun]
+    hooks: list[ChildRun]  # the first ones
     parent: StoredRun | None
     actions: list[TrailEntry]
     edits: InUse | None
@@ -168,6 +169,10 @@ def _between(started: datetime | None, ended: datetime | None) -> timedelta | No
     return max(ended - started, timedelta(0)) if started and ended else None
 
 
+ENDS = {"dead": "the death", "failed": "a failed attempt", "succeeded": "the success"}
+"""What a hook reports, by the value of ``hook``."""
+
+
 @dataclass(frozen=True)
 class RunRow:
     """A run as lists show it."""
@@ -187,7 +192,8 @@ class RunRow:
     worker: str | None
     last_error: str | None
     error_type: str | None
-    dead_run_id: int | None  # of an on_dead call: the run that it reports
+    hook: str | None  # the end of the parent that it reports, as a hook
+    parent_id: int | None
     waits: str | None  # what keeps it from being claimed, if a claim has met it
     # of the latest attempt; in lists, while it runs
     progress: StoredProgress | None = field(default=None, kw_only=True)
@@ -206,7 +212,6 @@ class StoredRun(RunRow):
     payload: Any
     result: Any
     last_stack: str | None
-    parent_id: int | None
     # of the latest attempt
     revision: str | None
     cpu_seconds: float | None
@@ -228,7 +233,7 @@ class StoredRun(RunRow):
 
     def lateness(self, now: datetime) -> list[str]:
         """Return in words by which keys of its job it is late, or was when it ended."""
-        if self.is_closed or self.status == Status.CANCELLED or self.dead_run_id is not None:
+        if self.is_closed or self.status == Status.CANCELLED:
             return []
         lines = []
         began_at = self.begun_at or (now if self.finished_at is None else None)

@@ -43,7 +43,6 @@ class Filter:
     worker: str | None = None  # likewise; without `*`, a host or host:pid
     error: str | None = None  # in the type or the message, whatever the case of its letters
     error_type: str | None = None  # the whole type; "": an error without a type
-    on_dead: bool | None = None  # only calls of on_dead, or only other runs
     ids: Sequence[int] = ()
 
     def parameters(self, definitions: list[int] | None) -> dict[str, Any]:
@@ -66,7 +65,6 @@ class Filter:
             "worker": _like(worker if "*" in worker else f"{worker}:*") if worker else None,
             "error_type": self.error_type,
             "error_like": f"%{_escaped(self.error)}%" if self.error else None,
-            "on_dead": self.on_dead,
         }
 
 

@@ -136,9 +136,6 @@ filter_options = combine(
         help="Runs whose latest error has this in its type or its message.",
     ),
     click.option("--error-type", metavar="TYPE", help="Runs whose latest error is of this type."),
-    click.option(
-        "--on-dead/--no-on-dead", default=None, help="Only the calls of on_dead, or none of them."
-    ),
 )
 """The options that ``build_filter`` gets."""
 

@@ -101,7 +101,6 @@ def _line(state: NamespaceHealth) -> tuple[str, ...]:
 CSV_COLUMNS = [
     "job_type",
     "error_type",
-    "is_call",
     "runs",
     "dead",
     "failing",

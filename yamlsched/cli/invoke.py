@@ -9,6 +9,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from datetime import datetime
 from typing import Any, NoReturn
 
 import click
@@ -27,7 +29,7 @@ from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import load
 from yamlsched.schedule.paths import search_path
 from yamlsched.sync.files import ScheduleFile
-from yamlsched.testing import FakeRun, UpstreamRun, call, claimed
+from yamlsched.testing import FakeRun, Trigger, UpstreamRun, call, claimed
 from yamlsched.text import did_you_mean
 
 
@@ -49,6 +51,13 @@ from yamlsched.text import did_you_mean
         " those not named."
     ),
 )
+@payload_option(
+    "--trigger",
+    help=(
+        'What it reports as a hook, by the attributes of run.trigger: {"job_type": "charge",'
+        ' "error": "no route to host"}.'
+    ),
+)
 @_filters.path_option
 def command(
     settings: Settings,
@@ -56,6 +65,7 @@ def command(
     job: str,
     payload: dict[str, Any] | None,
     upstream: dict[str, Any] | None,
+    trigger: dict[str, Any] | None,
     paths: tuple[str, ...],
 ) -> int:
     schedule = ScheduleFile.read(settings.file, settings.env)
@@ -70,7 +80,7 @@ def command(
         )
         raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
-    fields: dict[str, Any] = {
+    values: dict[str, Any] = {
         "job_type": job,
         "payload": {**entry.payload, **(payload or {})},
         "max_attempts": entry.max_attempts,
@@ -81,16 +91,18 @@ def command(
             f'"{job}" does not follow {", ".join(sorted(unknown))}.'
             f" {did_you_mean(min(unknown), entry.after)}".rstrip()
         )
-    fields["upstream"] = {name: UpstreamRun(result=results.get(name)) for name in entry.after}
+    values["upstream"] = {name: UpstreamRun(result=results.get(name)) for name in entry.after}
+    if trigger is not None:
+        values["trigger"] = _trigger(trigger)
     if entry.command:
-        return _run_command(settings, entry, FakeRun(**fields))
+        return _run_command(settings, entry, FakeRun(**values))
     assert entry.handler is not None
     with contextlib.ExitStack() as stack:
         dsn, connection = "", None
         with contextlib.suppress(NoDatabase):
             dsn = stack.enter_context(settings.database())
             connection = stack.enter_context(settings.connect(for_handler=True))
-        run = FakeRun(**fields, connection=connection, dsn=dsn)
+        run = FakeRun(**values, connection=connection, dsn=dsn)
         run.backend.report = stack.enter_context(_shown_progress())
         on_end = None
         try:
@@ -121,6 +133,19 @@ def command(
         json.dumps({"format_version": 1, "result": result} if settings.wants_json else result)
     )
     return 0
+
+
+def _trigger(values: dict[str, Any]) -> Trigger:
+    """Return ``run.trigger`` with these attributes."""
+    known = [field.name for field in fields(Trigger)]
+    if unknown := values.keys() - set(known):
+        hint = did_you_mean(min(unknown), known, f"It has: {', '.join(known)}.")
+        raise Refused(f"run.trigger has no {', '.join(sorted(unknown))}. {hint}")
+    try:
+        slot = values.get("scheduled_for")
+        return Trigger(**{**values, "scheduled_for": slot and datetime.fromisoformat(slot)})
+    except (TypeError, ValueError) as error:
+        raise Refused(f"scheduled_for of --trigger is not a time: {error}") from error
 
 
 @contextlib.contextmanager

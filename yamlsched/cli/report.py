@@ -100,7 +100,6 @@ def document(report: Report) -> dict[str, Any]:
         "more_failures": len(groups[MAX_LISTED:]),
         "failures_are_complete": report.failures.is_complete,
         "dead_by_error_type": report.dead,
-        "dead_calls_of_on_dead": report.dead_calls,
         "skipped": report.skipped,
         "started_late": [job for job in report.late if job.kind == "started"],
         "finished_late": [job for job in report.late if job.kind == "finished"],

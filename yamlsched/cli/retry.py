@@ -13,7 +13,6 @@ from yamlsched.ask.history import is_own_file
 from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.cli.enqueue import payload_option
-from yamlsched.errors import Refused
 
 HELP = """Retry dead and cancelled runs; make waiting runs due now.
 
@@ -52,10 +51,6 @@ def command(
 
     def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[actions.ActionResult]:
         if payload is not None and (run := runs.run(connection, ids[0])):
-            if run.dead_run_id is not None:
-                raise Refused(
-                    f"run {run.id} is an on_dead call, which gets the dead run and no payload"
-                )
             is_own = is_own_file(connection, run.namespace, settings.file)
             payloads.check(settings.file, run.namespace, run.job_type, payload, paths, is_own)
         return actions.retry(connection, ids, who, force=force, expected=expected, payload=payload)

@@ -120,7 +120,6 @@ def _show_groups(
         group
         for group in failed.worst_first()
         if filter.error_type in (None, group.error_type)
-        and filter.on_dead in (None, group.is_call)
         and (
             not filter.statuses
             or group.dead * ("dead" in filter.statuses)
@@ -155,7 +154,7 @@ def line(row: RunRow) -> tuple[str, ...]:
     """Return the cells of ``row``."""
     return (
         str(row.id),
-        row.job_type if row.dead_run_id is None else f"{row.job_type} (on_dead)",
+        f"{row.job_type} ({row.hook}: {row.parent_id})" if row.hook else row.job_type,
         _output.coloured(row.status),
         f"{row.attempts}/{row.max_attempts}",
         _output.instant(row.finished_at or row.started_at or row.run_at),

@@ -105,11 +105,10 @@ def in_words(
 
 def document(details: RunDetails) -> dict[str, Any]:
     """Return the parts of the JSON document."""
-    names = ("run", "retried_attempts", "outputs", "progress", "effects", "children", "actions")
-    parts = {name: getattr(details, name) for name in names}
+    names = ("run", "retried_attempts", "outputs", "progress", "effects", "children", "hooks")
+    parts = {name: getattr(details, name) for name in (*names, "actions")}
     return parts | {
         "attempts": details.failures,
-        "parent_id": details.run.parent_id,
         **as_fields(details.edits),
     }
 
@@ -146,13 +145,7 @@ def _follow(connection: Connection[Any], id: int) -> int:
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
     run = details.run
-    is_call = run.dead_run_id is not None
-    what = (
-        f": on_dead call for run {run.dead_run_id}"
-        if is_call
-        else f" ({run.handler or shlex.join(run.command)})"
-    )
-    yield "run", f"{run.id} of {run.job_type}{what}"
+    yield "run", f"{run.id} of {run.job_type} ({run.handler or shlex.join(run.command)})"
     yield "key", run.key or "none"
     yield (
         "status",
@@ -160,19 +153,16 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
             _output.coloured(run.status) + _output.printable_line(history.waits_for(run, now))
         ),
     )
-    if not is_call:
-        finish = (
-            f", finish_within: {durations.show(run.finish_within)}" if run.finish_within else ""
-        )
-        limits = f"no (start_within: {durations.show(run.start_within)}{finish})"
-        yield "late", "; ".join(run.lateness(now)) or limits
+    finish = f", finish_within: {durations.show(run.finish_within)}" if run.finish_within else ""
+    limits = f"no (start_within: {durations.show(run.start_within)}{finish})"
+    yield "late", "; ".join(run.lateness(now)) or limits
     yield "priority", run.priority
     if run.queue != DEFAULT_QUEUE:
         yield "queue", run.queue
     yield "attempts", f"{run.attempts} of {run.max_attempts}"
     if run.status == Status.RUNNING and run.progress is not None:
         yield "progress", f"{run.progress}, {_output.ago(run.progress.reported_at, now)}"
-    no_slot = "none" if is_call else "none: enqueued"
+    no_slot = "none: a hook" if run.hook else "none: enqueued"
     yield "slot", _output.instant(run.scheduled_for) if run.scheduled_for else no_slot
     yield "created", _output.instant(run.created_at)
     if run.started_at:
@@ -272,28 +262,34 @@ def effects(details: RunDetails) -> Iterator[tuple[str, ...]]:
 
 
 def relatives(details: RunDetails) -> Iterator[Section]:
-    """Yield the run whose handler enqueued this one, and those that this one's handler enqueued."""
-    rows = [
-        (str(run.id), run.job_type, _output.coloured(run.status), run.key or "-")
-        for run in details.children
-    ]
-    parent = ""
-    if details.run.parent_id is not None:
+    """Yield the run that enqueued this one, or whose end it reports as a hook; the runs that this
+    one enqueued, and those of its hooks.
+    """
+    run, parent = details.run, ""
+    if run.parent_id is not None:
         state = (
             f" of {details.parent.job_type}, {details.parent.status}"
             if details.parent
             else ", which has been pruned"
         )
-        parent = _output.Styled(
-            _output.printable_line(f"enqueued by run {details.run.parent_id}{state}")
-        )
-    if parent or rows:
+        why = f"reports {runs.ENDS[run.hook]} of" if run.hook else "enqueued by"
+        parent = _output.Styled(_output.printable_line(f"{why} run {run.parent_id}{state}"))
+    if parent or details.children:
         more = (
             f"only the first {history.MAX_CHILDREN} are shown"
-            if len(rows) == history.MAX_CHILDREN
+            if len(details.children) == history.MAX_CHILDREN
             else ""
         )
-        yield Section(parent, ("enqueued", "job", "status", "key"), rows, more)
+        yield _runs(parent, "enqueued", details.children, more)
+    if details.hooks:
+        yield _runs("", "hooks", details.hooks)
+
+
+def _runs(title: str, name: str, rows: Sequence[runs.ChildRun], more: str = "") -> Section:
+    cells = [
+        (str(run.id), run.job_type, _output.coloured(run.status), run.key or "-") for run in rows
+    ]
+    return Section(title, (name, "job", "status", "key"), cells, more)
 
 
 def actions(details: RunDetails) -> Iterator[str]:

@@ -190,15 +190,8 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
         yield "" if nth else "limits", f"a run {waits}"
     for nth, held_up in enumerate(by_run(health.held_up)[:MAX_HOSTS_LISTED]):
         yield "" if nth else "held up", held_up_in_words(held_up, now)
-    calls = (
-        f"; {terminal.count(total.dead_calls_last_day, 'call')} of on_dead"
-        if total.dead_calls_last_day
-        else ""
-    )
-    yield (
-        "dead",
-        f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}",
-    )
+    dead = f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day"
+    yield "dead", dead
     if health.in_doubt_counts:
         effects = terminal.count(health.effects_in_doubt("person"), "effect")
         retried = health.effects_in_doubt("retry")

@@ -20,7 +20,7 @@ import psycopg
 
 from yamlsched.db.connection import connect_for_handler_async
 from yamlsched.db.dsn import redactor
-from yamlsched.db.query import execute, load
+from yamlsched.db.query import load
 from yamlsched.db.session import AsyncHandlerSession, HandlerSession
 from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
 from yamlsched.handler.sessions import persist, persist_async, sessions
@@ -170,14 +170,6 @@ class PostgresBackend:
         """Change an effect; see ``effects.write``."""
         return self.record(effects.write, statement, entry, doubted, result)
 
-    def dead_run(self, run_id: int) -> Any:
-        """Return the row of a dead run, or None if it has been pruned."""
-
-        def read(connection: psycopg.Connection[Any]) -> Any:
-            return execute(connection, "runs.dead_run", id=run_id).fetchone()
-
-        return self.record(read)
-
 
 @dataclass(slots=True)
 class MemoryBackend:
@@ -265,9 +257,6 @@ class MemoryBackend:
         elif statement in ("mark_done", "assume_done"):
             self.results[entry.key] = None if result is None else json.loads(result)
         return True
-
-    def dead_run(self, run_id: int) -> Any:
-        return None
 
 
 Backend: TypeAlias = PostgresBackend | MemoryBackend

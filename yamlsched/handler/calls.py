@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from yamlsched import jsonb
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handler.backends import Backend
-from yamlsched.handler.run import Run, UpstreamRun
+from yamlsched.handler.run import Run, Trigger, UpstreamRun
 from yamlsched.handler.transaction import require_ended
 from yamlsched.runs.lifecycle import (
     MAX_STACK_CHARS,
@@ -158,6 +158,7 @@ def make_run(run: ClaimedRun, payload: dict[str, Any], backend: Backend) -> Run:
         is_catchup=run.is_catchup,
         backend=backend,
         upstream=UpstreamRun.read(run.upstream),
+        trigger=Trigger.read(run.trigger),
     )
 
 

@@ -52,7 +52,7 @@ def adopt_orphans(does_adopt: bool) -> None:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, int(does_adopt))
 
 
-MAX_UPSTREAM_BYTES = 96 * 1024  # of YAMLSCHED_UPSTREAM: Linux refuses a variable of 128 KiB
+MAX_VARIABLE_BYTES = 96 * 1024  # Linux refuses a variable of 128 KiB
 MAX_LAST_LINES = 3  # of the output, which an error shows
 MAX_LAST_LINE_CHARS = 300
 POLL_INTERVAL_SECONDS = 0.01
@@ -106,11 +106,24 @@ def bounded_upstream(text: str) -> str:
     runs: dict[str, dict[str, Any]] = json.loads(text)
     sizes = {name: stored_bytes(run["result"]) for name, run in runs.items()}
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        if len(text.encode()) <= MAX_UPSTREAM_BYTES:
+        if len(text.encode()) <= MAX_VARIABLE_BYTES:
             break
         runs[name] |= {"result": None, "omitted": True}
         text = json.dumps(runs, ensure_ascii=False)
     return text
+
+
+def bounded_trigger(text: str) -> str:
+    """Return what a hook reports, without payload and result if they do not fit into a variable, or
+    cannot be read.
+    """
+    run: dict[str, Any] = json.loads(text)
+    with contextlib.suppress(ValueError, RecursionError):
+        values = {name: run[name] and json.loads(run[name]) for name in ("payload", "result")}
+        shown = json.dumps(run | values, ensure_ascii=False)
+        if len(shown.encode()) <= MAX_VARIABLE_BYTES:
+            return shown
+    return json.dumps(run | {"payload": {}, "result": None, "omitted": True}, ensure_ascii=False)
 
 
 class Program(NamedTuple):
@@ -156,6 +169,8 @@ class Program(NamedTuple):
         }
         if run.upstream:
             run_variables["YAMLSCHED_UPSTREAM"] = bounded_upstream(run.upstream)
+        if run.trigger:
+            run_variables["YAMLSCHED_TRIGGER"] = bounded_trigger(run.trigger)
         variables = {**self.env, **run_variables, **_trace(run)}
         encoded = {name.encode(): value.encode() for name, value in variables.items()}
         return {**kept, **encoded}

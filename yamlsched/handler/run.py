@@ -13,7 +13,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -22,7 +22,7 @@ import psycopg
 
 from yamlsched import jsonb
 from yamlsched.db import blocking
-from yamlsched.errors import Discard, YamlschedError
+from yamlsched.errors import YamlschedError
 from yamlsched.handler import once
 from yamlsched.handler.backends import Backend
 from yamlsched.handler.once import DEFAULT_RELEASE_ON, Effect, NothingHappened, ReleaseOn
@@ -111,9 +111,7 @@ async def perform_async(
 
 @dataclass(slots=True)
 class AttemptState:
-    """What an attempt has done so far. A call of ``on_dead`` shares it with the dead run that it
-    gets.
-    """
+    """What an attempt has done so far."""
 
     committed: bool = False
     result: Any = None  # as the transaction has committed it
@@ -156,13 +154,51 @@ class UpstreamRun:
         return {name: cls(scheduled_for=times[name], **run) for name, run in runs.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """The run whose end a hook reports. ``status`` (dead, failed or succeeded), ``attempt``,
+    ``error`` and ``error_type`` are those of the end; ``payload`` and ``result`` those of now.
+    """
+
+    job_type: str = "a_job"
+    run_id: int = 1
+    key: str | None = None
+    scheduled_for: datetime | None = None
+    payload: dict[str, Any] = field(default_factory=dict)
+    status: str = "dead"
+    attempt: int = 1
+    error: str | None = None
+    error_type: str | None = None
+    result: Any = None
+
+    @classmethod
+    def read(cls, text: str | None) -> Trigger | None:
+        """Return what a claim has returned as JSON, whose payload and result are JSON again."""
+        if not text:
+            return None
+        values = json.loads(text)
+        slot = values["scheduled_for"]
+        values["scheduled_for"] = slot and datetime.fromisoformat(slot).astimezone(UTC)
+        values["payload"] = read_json(values["payload"]) or {}
+        return cls(**{**values, "result": read_json(values["result"])})
+
+
+def read_json(text: str | None) -> Any:
+    """Return the value of a run that another one gets; None if Python cannot read it."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 @dataclass(slots=True)
 class Run:
     """One attempt of a run, as its handler sees it.
 
     ``scheduled_for`` is the slot, in UTC; None for a run that was enqueued. ``attempt`` counts from
     1. ``is_catchup`` is true if the run was created more than two minutes after its slot.
-    ``upstream`` has what the jobs under ``after`` have done, by their names.
+    ``upstream`` has what the jobs under ``after`` have done, by their names. ``trigger`` is the run
+    whose end this one reports, as a hook; None of other runs, and if that run has been pruned.
     """
 
     id: int
@@ -174,10 +210,9 @@ class Run:
     payload: dict[str, Any]
     is_catchup: bool
     backend: Backend = field(repr=False)
-    last_error: str | None = None  # of a dead run, which on_dead gets
-    error_type: str | None = None
     result: Any = None  # set it inside transaction(); otherwise return it
     upstream: dict[str, UpstreamRun] = field(default_factory=dict)
+    trigger: Trigger | None = None
     state: AttemptState = field(default_factory=AttemptState, repr=False)
 
     @property
@@ -384,26 +419,3 @@ class Run:
             raise YamlschedError(
                 f"run.succeed_in() was called, and the run has succeeded: {action} before it"
             )
-
-    def dead_run(self, run_id: int) -> Run:
-        """Return the dead run that this run, a call of ``on_dead``, reports.
-
-        Effects, transactions and enqueued runs of either belong to this attempt: they share its
-        backend and state.
-        """
-        row = self.backend.dead_run(run_id)
-        if row is None:
-            raise Discard(f"run {run_id}, whose death this run reports, has been pruned")
-        columns = {**row._asdict(), "payload": _decode_payload(row.payload), "is_catchup": False}
-        return replace(self, **columns)
-
-
-def _decode_payload(payload: str) -> dict[str, Any]:
-    """Return a dead run's payload; empty if Python cannot read it, which is then why the run is
-    dead.
-    """
-    try:
-        value = json.loads(payload)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

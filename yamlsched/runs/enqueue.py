@@ -24,7 +24,7 @@ from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.jsonb import encode, problems, string_problem
 from yamlsched.runs.frameworks import Async, Sync, driver_connection
-from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, EnqueueBatch
+from yamlsched.runs.lifecycle import EnqueueBatch
 
 Payload: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = str | None
@@ -48,6 +48,8 @@ SLOT_KEY_PATTERN = re.compile(
     r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?"
 )
 """The form of slots' keys of any job."""
+HOOK_KEY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}:(dead|failed|succeeded):[0-9]+:[0-9]+")
+"""The form of the keys of hooks' runs: the id of the run whose end it reports, and its attempt."""
 
 
 class Enqueued(NamedTuple):
@@ -232,8 +234,8 @@ def _check_key(key: str) -> None:
     if SLOT_KEY_PATTERN.fullmatch(key):
         job = key.partition(":")[0]
         raise Refused(f'key "{key}" has a reserved form: the slots of job "{job}" have such keys')
-    if key.startswith(ON_DEAD_PREFIX):
-        raise Refused(f'key "{key}" is reserved for runs that call on_dead')
+    if HOOK_KEY_PATTERN.fullmatch(key):
+        raise Refused(f'key "{key}" has a reserved form: the runs of hooks have such keys')
 
 
 def _check_name(what: str, name: str) -> None:

@@ -4,7 +4,6 @@ arguments.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import IntEnum, StrEnum
@@ -23,11 +22,6 @@ MAX_RELEASES = 3
 """Releases of a run in a row that cost nothing although it had begun, such as by shutdowns."""
 LOST_WORKER = {"lost_error": "lost its worker", "lost_type": "LostWorker"}
 """The error of an attempt whose lease ended: parameters of the statements that record one."""
-ON_DEAD_PREFIX = "on_dead:"
-"""Keys of the runs that call a job's ``on_dead``: the id of the dead run follows, and its number of
-attempts, because a retried run may die again: ``on_dead:118:10``."""
-ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
-
 
 DEFAULT_QUEUE = "default"
 """The queue of jobs that name none."""
@@ -92,19 +86,7 @@ class ClaimedRun(NamedTuple):
     # W3C: the traceparent of what enqueued it, and after a space the tracestate
     trace_context: str | None = None
     upstream: str | None = None  # JSON text: what the jobs have done that it waited for, by name
-
-    @property
-    def is_on_dead_call(self) -> bool:
-        """Whether the run is a call of ``on_dead``."""
-        return self.key is not None and self.key.startswith(ON_DEAD_PREFIX)
-
-    @property
-    def dead_run_id(self) -> int | None:
-        """The id of the dead run for which ``on_dead`` is called; None also for an invalid key,
-        edited by hand.
-        """
-        match = ON_DEAD_KEY.fullmatch(self.key or "")
-        return int(match[1]) if match else None
+    trigger: str | None = None  # JSON text: of a hook's run, the run whose end it reports
 
 
 class EnqueueBatch(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Keep
 from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.hooks import hook_names
 from yamlsched.schedule.job import (
     Catchup,
     Job,
@@ -17,7 +18,7 @@ from yamlsched.schedule.job import (
 )
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.reader import Reader
-from yamlsched.schedule.schema import SCHEMA, needed_keys
+from yamlsched.schedule.schema import HOOKS, SCHEMA, needed_keys
 from yamlsched.schedule.when import combine_cron, limit_spread
 from yamlsched.text import quoted
 
@@ -36,7 +37,10 @@ def build_jobs(
     environment: str | None,
     paths: tuple[str, ...],
 ) -> dict[str, Job]:
-    """Return the valid jobs with the values that they inherit. Report the errors of the others."""
+    """Return the valid jobs with the values that they inherit: hooks inherit no hooks. Report the
+    errors of the others.
+    """
+    hooks = hook_names(root, reader)
     defaults = root.get("defaults")
     inherited: dict[str, Any] = {}
     if defaults is not None and isinstance(defaults.value, dict):
@@ -44,8 +48,17 @@ def build_jobs(
             key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE
         }
         _check_combinations(inherited, defaults, None, reader.findings)
+    without_hooks = {key: value for key, value in inherited.items() if key not in HOOKS}
     built = (
-        _build_job(job, reader, inherited, defaults, timezone, environment, paths)
+        _build_job(
+            job,
+            reader,
+            without_hooks if job.path[-1] in hooks else inherited,
+            defaults,
+            timezone,
+            environment,
+            paths,
+        )
         for job in root.entries("jobs")
     )
     return {job.name: job for job in built if job is not None}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.reader import MAX_LISTED_NAMES, Reader
@@ -32,6 +33,29 @@ def follow(jobs: dict[str, Job], root: Spot, reader: Reader) -> dict[str, Job]:
     return {
         name: replace(done[name], is_followed=name in followed) for name in jobs if name in done
     }
+
+
+def in_order(
+    named: dict[str, dict[str, Spot]], findings: Findings, code: str, what: str, key: str
+) -> list[str]:
+    """Return jobs, each after those that it names, which are given with where it names them. Of
+    circles that share a job, one is reported.
+    """
+    place = {name: number for number, name in enumerate(named)}
+    while True:
+        try:
+            return list(TopologicalSorter(named).static_order())
+        except CycleError as error:
+            circle: list[str] = error.args[1][:0:-1]  # each names the next one
+        start = circle.index(min(circle, key=place.__getitem__))
+        circle = circle[start:] + circle[:start]
+        first, second = circle[0], (circle * 2)[1]
+        item, shown = named[first][second], [*circle, first]
+        if len(shown) > MAX_LISTED_NAMES:
+            shown[MAX_LISTED_NAMES - 2 : -2] = [f"({len(shown) - MAX_LISTED_NAMES} more)"]
+        message = f"{item}: {what}: {' -> '.join(shown)}"
+        findings.error(item, code, message, f"Remove one of them from {key}.")
+        named = named | {name: {} for name in circle}
 
 
 class _Edges:
@@ -62,34 +86,17 @@ class _Edges:
                     reader.check_name(item, others, "YS130", "jobs", "There is no other job.")
 
     def in_order(self) -> list[str]:
-        """Return the jobs, each after those that it follows. Of circles that share a job, one is
-        reported.
-        """
-        place = {name: number for number, name in enumerate(self.entries.value)}
+        """Return the jobs, each after those that it follows. Report circles."""
         followed = {
             name: {
                 item.value: item
                 for item in self.items.get(name, ())
                 if item.value in self.entries.value
             }
-            for name in place
+            for name in self.entries.value
         }
-        while True:
-            try:
-                return list(TopologicalSorter(followed).static_order())
-            except CycleError as error:
-                circle: list[str] = error.args[1][:0:-1]  # each follows the next one
-            start = circle.index(min(circle, key=place.__getitem__))
-            circle = circle[start:] + circle[:start]
-            first, second = circle[0], (circle * 2)[1]
-            self._report_circle(followed[first][second], [*circle, first])
-            followed |= {name: {} for name in circle}
-
-    def _report_circle(self, item: Spot, circle: list[str]) -> None:
-        if len(circle) > MAX_LISTED_NAMES:
-            circle[MAX_LISTED_NAMES - 2 : -2] = [f"({len(circle) - MAX_LISTED_NAMES} more)"]
-        message = f"{item}: the jobs follow each other in a circle: {' -> '.join(circle)}"
-        self.findings.error(item, "YS131", message, "Remove one of them from after.")
+        what = "the jobs follow each other in a circle"
+        return in_order(followed, self.findings, "YS131", what, "after")
 
     def resolve(self, name: str, done: Mapping[str, Job]) -> Job | None:
         """Return a job with its slots, after those that it follows; None if it is not valid."""

@@ -36,16 +36,15 @@ def check(
     for calls in loaded.calls if only is None else (only,):
         if findings.is_full:
             break
-        for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
-            if dotted is None:
-                continue
-            spot, function = loaded.spot(calls.job, key), sources.find(dotted)
-            if imports and not isinstance(function, Finding):
-                function = _import(dotted, calls.job)
-            if isinstance(function, Finding):
-                findings.report(spot, function)
-            elif function is not None:
-                _check_function(loaded, calls, key, dotted, spot, function, findings)
+        if (dotted := calls.handler) is None:
+            continue
+        spot, function = loaded.spot(calls.job, "handler"), sources.find(dotted)
+        if imports and not isinstance(function, Finding):
+            function = _import(dotted, calls.job)
+        if isinstance(function, Finding):
+            findings.report(spot, function)
+        elif function is not None:
+            _check_function(loaded, calls, dotted, spot, function, findings)
     return findings.diagnostics()
 
 
@@ -77,41 +76,28 @@ def _import(dotted: str, job: str) -> Handler | Finding:
 def _check_function(
     loaded: Loaded,
     calls: Calls,
-    key: str,
     dotted: str,
     spot: Spot,
     function: Handler,
     findings: Findings,
 ) -> None:
-    """Report why the function of a key cannot be called. It has been read, or imported."""
+    """Report why a handler cannot be called. It has been read, or imported."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         message = f"{spot}: {dotted} is a generator: calling it does nothing"
         remedy = "Do the work without yield, or call it from a function that consumes it."
         findings.error(spot, "YS306", message, remedy)
-    elif key == "handler":
-        if calls.async_queue is not None:
-            _check_async(calls.async_queue, dotted, spot, function, findings)
-        try:
-            parameters = Parameters.of(dotted, function)
-        except (TypeError, ValueError):
-            return  # some builtins have no signature
-        _check_payload(loaded, calls, spot, parameters, findings)
-    elif not _takes_one(function):
-        name = _name(dotted)
-        message = f"{spot}: {name} must take one argument, the run that is dead"
-        findings.error(spot, "YS308", message, f"Write def {name}(run): ...")
+        return
+    if calls.async_queue is not None:
+        _check_async(calls.async_queue, dotted, spot, function, findings)
+    try:
+        parameters = Parameters.of(dotted, function)
+    except (TypeError, ValueError):
+        return  # some builtins have no signature
+    _check_payload(loaded, calls, spot, parameters, findings)
 
 
 def _name(dotted: str) -> str:
     return re.split("[.:]", dotted)[-1]
-
-
-def _takes_one(handler: Handler) -> bool:
-    try:
-        inspect.signature(handler).bind(object())
-    except TypeError:
-        return False
-    return True
 
 
 def _check_async(
@@ -205,7 +191,7 @@ def _check_payload(
     problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
     for key, problem in problems.items():
         findings.report(loaded.spot(calls.job, "payload", key).key, problem)
-    if calls.payload is None or not calls.has_cron or not calls.is_whole or problems:
+    if calls.payload is None or not calls.has_own_runs or not calls.is_whole or problems:
         # the payload may come with each enqueue, or an unknown key may be a misspelt parameter
         return
     if missing := parameters.missing(calls.payload):

@@ -186,7 +186,9 @@ class Job:
     spread: timedelta = timedelta(0)
     start_within: timedelta = timedelta(minutes=15)
     finish_within: timedelta | None = None
-    on_dead: str | None = None
+    on_dead: tuple[str, ...] = ()
+    on_failure: tuple[str, ...] = ()
+    on_success: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
     output: Output = Output()
     description: str = ""

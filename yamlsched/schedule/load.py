@@ -15,11 +15,12 @@ from yamlsched.schedule import schema_check
 from yamlsched.schedule.build import build_jobs
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
+from yamlsched.schedule.hooks import OWN_SLOTS
 from yamlsched.schedule.job import Job, Limit, Mode, NotifyTarget, Queue, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.reader import Reader
-from yamlsched.schedule.schema import JOB_KEYS
+from yamlsched.schedule.schema import HOOKS, JOB_KEYS
 from yamlsched.schedule.settings import (
     build_entries,
     build_environments,
@@ -42,13 +43,12 @@ class Calls:
 
     job: str
     handler: str | None
-    on_dead: str | None
     payload: dict[str, Any] | None
     command: list[str] | None
     env: dict[str, str] | None
     cwd: str | None
     async_queue: str | None
-    has_cron: bool
+    has_own_runs: bool  # with its own payload: of slots, or as a hook
     is_whole: bool
 
 
@@ -127,6 +127,7 @@ class Loaded:
         return tuple(self._calls())
 
     def _calls(self) -> Iterator[Calls]:
+        hooks = {name for job in self.jobs.values() for key in HOOKS for name in getattr(job, key)}
         for job in self.root.entries("jobs") if self.root and self.is_readable else ():
             entry = job.value
             if not isinstance(entry, dict):
@@ -136,13 +137,12 @@ class Loaded:
             yield Calls(
                 str(job.path[-1]),
                 self._valid(job, "handler"),
-                self._valid(job, "on_dead"),
                 self._valid(job, "payload") if "payload" in entry else {},
                 self._valid(job, "command") if "command" in entry else None,
                 self._valid(job, "env"),
                 self._valid(job, "cwd"),
                 self._async_queue(job),
-                "cron" in entry or "crons" in entry,
+                not entry.keys().isdisjoint(OWN_SLOTS) or job.path[-1] in hooks,
                 not job.node.has_errors and entry.keys() <= JOB_KEYS.keys(),
             )
 
@@ -204,6 +204,7 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
     reader.names = {
         "calendars": build_calendars(root, findings),
         "environments": dict.fromkeys(environments, True),
+        "jobs": dict.fromkeys((str(entry.path[-1]) for entry in root.entries("jobs")), True),
         "limits": limits,
         "notify": targets,
         "queues": queues,

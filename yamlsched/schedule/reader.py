@@ -12,6 +12,7 @@ from yamlsched.schedule import timezones
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import TYPES, ExitCodes
 from yamlsched.schedule.node import Spot
+from yamlsched.schedule.schema import HOOKS
 from yamlsched.schedule.source import Finding
 from yamlsched.schedule.values import parse
 from yamlsched.schedule.when import day, expression
@@ -27,6 +28,7 @@ DECLARED = {
     "environments": ("environments", "YS112"),
     "limit": ("limits", "YS123"),
     "notify": ("notify", "YS128"),
+    **dict.fromkeys(HOOKS, ("jobs", "YS160")),
     "only_on": ("calendars", "YS126"),
     "queue": ("queues", "YS121"),
     "skip_on": ("calendars", "YS126"),

@@ -119,8 +119,21 @@ def _guess_duration(text: str) -> str:
     return durations.show(timedelta(seconds=seconds))
 
 
+HOOKS = ("on_dead", "on_failure", "on_success")
+
+
+def hook_remedy(value: Any) -> str:
+    """Return what to write in a list of hooks instead of ``value``, which is not a job's name."""
+    handler = value if isinstance(value, str) and re.fullmatch(HANDLER, value) else "..."
+    return f"A hook is a job: write page_owner: {{handler: {handler}}}, and its name: [page_owner]"
+
+
 def not_a_name(spot: Spot, findings: Findings) -> None:
     text = str(spot.value)
+    if spot.path[-2:-1] and spot.path[-2] in HOOKS and re.fullmatch(HANDLER, text):
+        message = f"{spot}: {text} is the path of a function, and not the name of a job"
+        findings.error(spot, "YS163", message, hook_remedy(text))
+        return
     words = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss"))
     ascii_text = words.encode("ascii", "ignore").decode()
     better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", ascii_text)).strip("_")[:63]

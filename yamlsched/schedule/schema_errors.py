@@ -15,10 +15,13 @@ from yamlsched.schedule.node import Path, Spot
 from yamlsched.schedule.schema import (
     DATE,
     DATES,
+    HOOKS,
     JOB_KEYS,
+    NAME,
     PATTERNS,
     SCHEMA,
     Schema,
+    hook_remedy,
     needed_keys,
 )
 from yamlsched.text import described, join_words, quoted
@@ -47,7 +50,7 @@ SYNONYMS = {
     "kwargs": "payload",
     "max_retries": "max_attempts",
     "misfire": "catchup",
-    "on_failure": "on_dead",
+    "on_error": "on_failure",
     "params": "payload",
     "program": "command",
     "retries": "max_attempts",
@@ -126,6 +129,12 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
         return f"Write {TYPES[expected]}, without quotes."
     if expected == "array" and path[-1] == "command":
         return _argv(str(value))
+    if (
+        path[-1:]
+        and path[-1] in HOOKS
+        and not (isinstance(value, str) and re.fullmatch(NAME, value))
+    ):
+        return hook_remedy(value)
     if expected == "array":
         item = (
             json.dumps(value)

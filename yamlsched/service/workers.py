@@ -188,4 +188,4 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     worker.report.listeners += plugin_manager.listeners()
     plugin_tasks = plugin_manager.worker_tasks(worker, target.environment)
     report = asyncio.run(worker.run(*tasks, forking.reap_orphans, *plugin_tasks))
-    result.has_findings |= report.has_dead
+    result.has_findings |= report.dead_count > 0

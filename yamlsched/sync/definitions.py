@@ -173,5 +173,5 @@ def cancel_retired(
             limit=limit,
         ).fetchall()
         ids = [run.id for run in runs]
-        execute(connection, "runs.release", namespace=namespace, ids=ids, now=now)
+        execute(connection, "runs.release", namespace=namespace, ids=ids, now=now, reported=[])
     return sorted(runs, key=lambda run: (run.definition_id, run.id))

@@ -32,7 +32,6 @@ IN_ANOTHER_QUEUE = AttemptEnd(
 NO_PROCESS = AttemptEnd(EndKind.RELEASED, "no process is free for it")
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 MOVED = AttemptEnd(EndKind.RELEASED, "the path of the file leads to another release now")
-NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
 
 def no_process(place: int, processes: int) -> AttemptEnd:
@@ -99,13 +98,7 @@ def refusal(
     run = attempt.run
     if run.job_type not in jobs:
         return NOT_CLAIMABLE if is_outdated else _of_other_job(run)
-    if attempt.queue != queue:
-        return IN_ANOTHER_QUEUE
-    if not run.key or not run.is_on_dead_call:
-        return None
-    if run.dead_run_id is None:
-        return AttemptEnd(EndKind.DISCARDED, f'key "{run.key}" is reserved, and names no dead run')
-    return NO_ON_DEAD if attempt.job.on_dead is None else None
+    return IN_ANOTHER_QUEUE if attempt.queue != queue else None
 
 
 def _of_other_job(run: ClaimedRun) -> AttemptEnd:

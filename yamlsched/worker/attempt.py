@@ -61,7 +61,7 @@ class Attempt:
     @property
     def is_command(self) -> bool:
         """Whether it executes a program, and not a handler."""
-        return bool(self.job.command) and not self.run.is_on_dead_call
+        return bool(self.job.command)
 
     @property
     def queue(self) -> str:
@@ -72,12 +72,10 @@ class Attempt:
     def is_coroutine(self) -> bool:
         """Whether it shares a process with other attempts of its queue.
 
-        An ``on_dead``, which need not be an ``async def``, is called in a process of its own. So is
-        a handler whose last attempt ended with its process: otherwise one run could end others
-        until they are dead.
+        A handler whose last attempt ended with its process is called in a process of its own:
+        otherwise one run could end others until they are dead.
         """
-        run = self.run
-        return self.job.is_async and not run.is_on_dead_call and run.error_type not in PROCESS_ENDED
+        return self.job.is_async and self.run.error_type not in PROCESS_ENDED
 
     @property
     def kind(self) -> Kind:
@@ -88,11 +86,12 @@ class Attempt:
 
     @property
     def has_turn(self) -> bool:
-        """Whether other runs may wait for its end: of its job, of its limit, or of jobs that follow
-        its job.
+        """Whether other runs may wait for its end: of its job, of its limit, of jobs that follow
+        its job, or of hooks.
         """
-        has_turn = self.run.scheduled_for is not None and self.job.overlap is not Overlap.ALLOW
-        return has_turn or self.job.limit is not None or self.job.is_followed
+        job = self.job
+        has_turn = self.run.scheduled_for is not None and job.overlap is not Overlap.ALLOW
+        return has_turn or job.limit is not None or job.is_followed or bool(job.on_success)
 
     @property
     def kill_after(self) -> float:

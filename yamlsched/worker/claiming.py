@@ -23,7 +23,6 @@ from yamlsched.runs.lifecycle import (
 from yamlsched.worker.statements import (
     array,
     finish,
-    note_ended,
     release,
     rows_of,
 )
@@ -200,8 +199,8 @@ async def reclaim(
             **LOST_WORKER,
         }
         rows = await rows_of(connection, "reclaim", parameters)
-        await release(connection, namespace, [row.id for row in rows], now)
-        await note_ended(connection, namespace, [row.id for row in rows], now)
+        lost = [row.id for row in rows if row.is_lost]
+        await release(connection, namespace, [row.id for row in rows], now, lost)
     for row in rows:
         run = ClaimedRun(*row[:-2])
         if row.is_lost:

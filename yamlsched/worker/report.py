@@ -37,19 +37,18 @@ class RunListener(Protocol):
 
 
 class RunReport:
-    """``states`` counts attempts by the state in which they left their run. ``dead_count`` is that
-    of runs that died, without calls of ``on_dead``. Each of ``listeners`` costs time for each run:
-    add it only if it is needed.
+    """``states`` counts attempts by the state in which they left their run. Each of ``listeners``
+    costs time for each run: add it only if it is needed.
     """
 
     def __init__(self) -> None:
         self.states: Counter[Status] = Counter()
-        self.dead_count = 0
         self.listeners: list[RunListener] = []
 
     @property
-    def has_dead(self) -> bool:
-        return self.states[Status.DEAD] > 0
+    def dead_count(self) -> int:
+        """How many runs have died."""
+        return self.states[Status.DEAD]
 
     def note_starts(self, attempts: Sequence[Attempt]) -> None:
         """Note that ``attempts`` are handed to their executors."""
@@ -112,8 +111,6 @@ class RunReport:
         self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None
     ) -> None:
         self.states[status] += 1
-        if status is Status.DEAD and not run.is_on_dead_call:
-            self.dead_count += 1
         for listener in self.listeners:
             listener.note_end(run, status, seconds, error_type)
 
@@ -124,8 +121,7 @@ def _log_success(attempt: Attempt) -> None:
 
 
 def _names(run: ClaimedRun) -> dict[str, Any]:
-    call = {"call": "on_dead"} if run.is_on_dead_call else {}
-    return {"job": run.job_type, **call, "run": run.id, "key": run.key}
+    return {"job": run.job_type, "run": run.id, "key": run.key}
 
 
 def _number(run: ClaimedRun) -> log.NumberOf:

@@ -38,29 +38,19 @@ async def rows_of(
 async def release(
     connection: psycopg.AsyncConnection[Any],
     namespace: str,
-    ids: Iterable[int],
-    now: datetime | None = None,
-) -> None:
-    """Return the permits of the runs ``ids``, in the transaction that has ended them, and offer
-    their room.
-    """
-    if ended := list(ids):
-        parameters = {"namespace": namespace, "ids": array(ended), "now": now}
-        await connection.execute(load("runs")["release"], parameters)
-
-
-async def note_ended(
-    connection: psycopg.AsyncConnection[Any],
-    namespace: str,
     ids: Sequence[int],
-    now: datetime | None,
+    now: datetime | None = None,
+    reported: Iterable[int] = (),
 ) -> None:
-    """Call the on_dead of those of these runs that are dead, and note for targets of notifications
-    which are dead or failing, at the end of the transaction.
+    """Return the permits of the runs ``ids``, at the end of the transaction that has ended them,
+    and offer their room. Those that are ``reported`` get the runs of their hooks, and targets of
+    notifications are told which are dead or failing.
     """
     if ids:
         parameters = {"namespace": namespace, "ids": array(ids), "now": now}
-        await connection.execute(load("runs")["note_ended"], parameters)
+        await connection.execute(
+            load("runs")["release"], {**parameters, "reported": array(reported)}
+        )
 
 
 async def unlock(
@@ -189,11 +179,8 @@ async def finish(
     if others := [(run, o) for run, o in outcomes if run.id not in written]:
         async with connection.transaction():
             rows = await rows_of(connection, "finish", {**outcome_parameters(others), "now": now})
-            await release(connection, namespace, [row.id for row in rows], now)
-            failed = {run.id for run, o in others if o.status in (Status.DEAD, Status.FAILED)}
-            await note_ended(
-                connection, namespace, [row.id for row in rows if row.id in failed], now
-            )
+            reported = [row.id for row in rows if row.is_reported]
+            await release(connection, namespace, [row.id for row in rows], now, reported)
         written.update((row.id, row.run_at) for row in rows)
     return written
 

@@ -110,10 +110,6 @@ CASES = [
         [],
     ),
     *limit(
-        *("YamlschedOnDeadFailed", "recent_dead_calls", JOB, "0", "1", "5m"),
-        "1 calls of on_dead of cleanup_nightly died within the hour: its dead runs are not reported",
-    ),
-    *limit(
         *("YamlschedJobFailing", "job_failure_streak", JOB, "2", "3", "6m"),
         "cleanup_nightly has failed 3 times since its last success",
     ),

@@ -76,17 +76,6 @@ def test_the_prometheus_parser_reads_the_metrics(db: Db, cli: Cli) -> None:
     )
 
 
-def test_a_run_of_on_dead_is_not_counted_as_a_recent_run_of_its_job(db: Db) -> None:
-    job = a_healthy_job(db)
-    dead = a_run(db, job, "dead")
-    a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
-    a_run(db, job, "succeeded", idempotency_key="on-deadline")
-
-    recent = families(metrics.text(db, "default"))["yamlsched_recent_runs"]
-
-    assert {s.labels["status"]: s.value for s in recent.samples} == {"dead": 1, "succeeded": 1}
-
-
 def test_an_empty_namespace_has_metrics_that_parse(cli: Cli) -> None:
     found = families(cli("metrics").out)
 
@@ -112,8 +101,7 @@ def test_a_textfile_is_replaced_atomically_and_readable_by_its_collector(
 
 def test_every_metric_that_an_alert_names_exists(db: Db) -> None:
     job = a_healthy_job(db)
-    dead = a_run(db, job, "dead")
-    a_run(db, job, "dead", idempotency_key=f"on_dead:{dead}")
+    a_run(db, job, "dead")
     a_run(db, job, "succeeded")
     written = set(families(metrics.text(db, "default")))
 
@@ -141,7 +129,6 @@ def test_failed_attempts_are_counted_by_job_and_type_of_error(db: Db) -> None:
     job = a_healthy_job(db, overlap="allow")
     run = a_run(db, job, "succeeded", failed_at="(now())")
     old = a_run(db, job, "failed", failed_at="(now() - interval '61 minutes')")
-    call = a_run(db, job, "dead", idempotency_key=f"on_dead:{old}")
     for of_run, attempt, minutes, error_type in (
         (run, 1, 59, "OSError"),
         (run, 2, 58, "KeyError"),
@@ -149,7 +136,6 @@ def test_failed_attempts_are_counted_by_job_and_type_of_error(db: Db) -> None:
         (run, 4, 0, None),
         (run, 5, 61, "TooOld"),
         (old, 1, 61, "TooOld"),
-        (call, 1, 0, "OfOnDead"),
     ):
         a_failed_attempt(db, of_run, attempt, error_type, minutes)
 

@@ -43,7 +43,6 @@ def printed(db: Db) -> Labels:
         status: a_run(db, job, status)
         for status in ("queued", "running", "failed", "dead", "succeeded")
     }
-    a_run(db, job, "dead", idempotency_key="on_dead:1")
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, error_type)"
         " values (%s, 1, 'w', now(), 'lost its worker', 'LostWorker')",

@@ -17,7 +17,8 @@ HANDLERS = "def well(run): pass\n\n\ndef ill():\n    raise RuntimeError('no rout
 VALID = """version: 1
 jobs:
   well: {handler: jobs.well}
-  ill: {handler: jobs.ill, max_attempts: 1, on_dead: jobs.well}
+  ill: {handler: jobs.ill, max_attempts: 1, on_dead: [page]}
+  page: {handler: jobs.well}
   exits: {command: [/bin/sh, -c, exit 3], max_attempts: 1}
 """
 
@@ -130,7 +131,7 @@ def test_a_tick_sends_heartbeats_for_itself_and_for_the_jobs_that_it_executed(
         "/_WELL",
     ]
 
-    # one with a run that dies, whose on_dead succeeds
+    # one with a run that dies, whose hook succeeds
     monitor.requests.clear()
     cli("enqueue", "ill")
     assert cli("tick").code == 1

@@ -57,7 +57,8 @@ timezone: Europe/Berlin
 defaults: {backoff: {policy: fixed, delay: 1s}}
 jobs:
   well: {cron: "0 2 * * *", handler: jobs.well}
-  ill: {cron: "0 2 * * *", handler: jobs.ill, max_attempts: 1, on_dead: jobs.well}
+  ill: {cron: "0 2 * * *", handler: jobs.ill, max_attempts: 1, on_dead: [page]}
+  page: {handler: jobs.well}
   recovers: {cron: "0 2 * * *", handler: jobs.recovers}
 """
 SLOT = "2026-01-14"
@@ -296,10 +297,9 @@ def an_outbox() -> Outbox:
     "run",
     [
         RUN._replace(scheduled_for=None, key=None),
-        RUN._replace(scheduled_for=None, key="on_dead:7"),
         RUN._replace(job_type="of_another_file"),
     ],
-    ids=["ad hoc", "on_dead", "unknown job"],
+    ids=["ad hoc", "unknown job"],
 )
 def test_only_runs_of_slots_check_in(run: ClaimedRun) -> None:
     outbox = an_outbox()
@@ -416,7 +416,7 @@ def test_runs_of_slots_check_in_when_they_start_and_end(
     assert found[-1][0] == "ok"
     assert len({check_in_id for _, check_in_id in found}) == 1
 
-    # a death, and the operator's retry, which is another check-in; calls of on_dead have none
+    # a death, and the operator's retry, which is another check-in; hooks have none
     assert cli("backfill", "ill", "--from", SLOT, "--before-first", "--yes").code == 0
     assert cli("tick").code == 1
     assert cli("retry", "--dead", "--job", "ill", "--yes").code == 0

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from support.notes import NOTE_TIMES
 from support.rows import a_job, a_run
 from yamlsched.act import notes
-from yamlsched.db.query import load
 from yamlsched.extras.notify import sending
 from yamlsched.extras.notify.message import SEVERITY, Note
 from yamlsched.extras.notify.sending import Message
@@ -304,9 +303,7 @@ class World:
         self.model.die(job)
 
     def _note(self, run: int) -> None:
-        self.db.execute(
-            load("runs")["note_ended"], {"namespace": "default", "ids": [run], "now": None}
-        )
+        self.db.execute("select yamlsched.note_runs(%s, %s, clock_timestamp())", ["default", [run]])
 
     def _change(self, job: Job, change: str, away: str | None) -> None:
         self.db.execute(

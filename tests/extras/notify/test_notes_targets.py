@@ -36,9 +36,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
         of_other = a_job(db, name, namespace="other", notify=["ops"])
         if name == "backup":
             dead = a_run(db, of_other, "dead", scheduled_for=SLOT)
-            db.execute(
-                load("runs")["note_ended"], {"namespace": "other", "ids": [dead], "now": None}
-            )
+            db.execute("select yamlsched.note_runs(%s, %s, clock_timestamp())", ["other", [dead]])
         else:
             a_late_run(db, of_other, 20)
     a_place(db, namespace="other", refused_at="now", errors=["x"] * 3)
@@ -77,7 +75,7 @@ def test_the_notes_of_a_namespace_wait_for_no_row_of_another(
     dead = a_run(
         db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT
     )
-    db.execute(load("runs")["note_ended"], {"namespace": "other", "ids": [dead], "now": None})
+    db.execute("select yamlsched.note_runs(%s, %s, clock_timestamp())", ["other", [dead]])
     db.execute("set lock_timeout = '1s'")
 
     with psycopg.connect(story.dsn) as other:
@@ -94,7 +92,7 @@ def test_what_is_old_is_deleted_in_its_own_namespace_only(
     dead = a_run(
         db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT
     )
-    db.execute(load("runs")["note_ended"], {"namespace": "other", "ids": [dead], "now": None})
+    db.execute("select yamlsched.note_runs(%s, %s, clock_timestamp())", ["other", [dead]])
     story.die(job, SLOT)
     story.later(DAY + MINUTE)
 

@@ -249,10 +249,10 @@ def test_without_propagation_a_run_keeps_no_context_and_has_a_trace_of_its_own(
     assert [row.trace_context for row in contexts] == [None]
 
 
-def test_runs_of_slots_on_dead_calls_and_failures_of_all_kinds_have_spans(
+def test_runs_of_slots_hooks_and_failures_of_all_kinds_have_spans(
     project: Project, receiver: Collector
 ) -> None:
-    # given a run of a slot, failing runs, one of which calls on_dead, and one whose process dies
+    # given a run of a slot, failing runs, one of which has a hook, and one whose process dies
     project.sync(
         **{
             **JOBS,
@@ -260,15 +260,16 @@ def test_runs_of_slots_on_dead_calls_and_failures_of_all_kinds_have_spans(
             "fails": {
                 "handler": "app.fails",
                 "max_attempts": 1,
-                "on_dead": "app.is_told",
+                "on_dead": ["page"],
                 **BACKOFF,
             },
+            "page": {"handler": "app.is_told"},
             "missing": {"handler": "app.missing", "max_attempts": 1, **BACKOFF},
             "stops_itself": {"handler": "app.stops_itself", "max_attempts": 1, **BACKOFF},
         }
     )
     with (project.folder / "app.py").open("a") as code:
-        code.write("\n\ndef is_told(run):\n    assert run.error_type == 'ValueError'\n")
+        code.write("\n\ndef is_told(run):\n    assert run.trigger.error_type == 'ValueError'\n")
     project.db.execute("update yamlsched.job_definitions set next_slot_at = '2026-01-14 02:00Z', "
                        "last_slot_at = '2026-01-14 01:59Z', effective_from = '2026-01-14 01:00Z' "
                        "where job_type = 'nothing'")  # fmt: skip
@@ -290,9 +291,9 @@ def test_runs_of_slots_on_dead_calls_and_failures_of_all_kinds_have_spans(
         "ValueError",
         "it failed",
     )
-    told = receiver.one("process fails", outcome="succeeded")
+    told = receiver.one("process page", outcome="succeeded")
     assert str(told.attributes["yamlsched.key"]).startswith(
-        f"on_dead:{dead.attributes['messaging.message.id']}:"
+        f"page:dead:{dead.attributes['messaging.message.id']}:"
     )
     assert receiver.one("process missing").attributes["error.type"] == "AttributeError"
     snoozed = receiver.one("process snoozes")

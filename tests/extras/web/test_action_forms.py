@@ -535,7 +535,7 @@ def test_an_effect_that_an_attempt_is_performing_is_not_in_doubt(page: TestClien
 
 def test_the_dead_runs_of_one_error_are_counted_and_then_retried(page: TestClient, db: Db) -> None:
     # given dead runs of two classes of error and without one, and of another job
-    job = a_job(db, on_dead="handlers.mail:tell")
+    job = a_job(db, on_dead=["tell"])
     timeouts = [a_run(db, job, "dead", error_type="Timeout") for _ in range(3)]
     others = [
         a_run(db, job, "dead"),
@@ -548,7 +548,7 @@ def test_the_dead_runs_of_one_error_are_counted_and_then_retried(page: TestClien
     said = words(shown)
     assert "Retry 3 dead runs of purge" in said
     assert "3 dead runs of purge that died of Timeout." in said
-    assert "For each that dies, handlers.mail:tell is called again." in said
+    assert "For each that dies, these run again: tell." in said
 
     # then only those are, and not one that died after the count
     later = a_run(db, job, "dead", error_type="Timeout", finished_at="(now() + interval '1 hour')")
@@ -563,17 +563,6 @@ def test_the_dead_runs_of_one_error_are_counted_and_then_retried(page: TestClien
         page.get("/actions/retry-dead?job=purge&error_type=-")
     )
     assert "Retry 2 dead runs" in words(page.get("/actions/retry-dead?job=purge"))
-
-
-def test_calls_of_on_dead_can_be_left_out_or_chosen(page: TestClient, db: Db) -> None:
-    job = a_job(db)
-    own = a_run(db, job, "dead", idempotency_key="order:x")
-    call = a_run(db, job, "dead", idempotency_key=f"on_dead:{own}")
-    for calls, expected in (("", [own, call]), ("no", [own]), ("only", [call])):
-        shown = words(review(page, "retry-dead", {"job": "purge", "calls": calls}))
-        assert [
-            int(id) for id in re.findall(r"run (\d+)", shown.partition("The runs")[2])
-        ] == expected
 
 
 def test_runs_that_somebody_else_retried_are_counted_apart(

@@ -70,8 +70,6 @@ def own(own_dsn: str, db_of: Callable[[str], Any], visit: Visit) -> tuple[Any, T
         ("error=service+UNAVAILABLE", {"error": "Service unavailable"}),
         ("type=ConnectionResetError", {"error_type": "ConnectionResetError"}),
         ("type=-&status=dead", {"error_type": "", "statuses": ["dead"]}),
-        ("on_dead=none&status=dead", {"on_dead": False, "statuses": ["dead"]}),
-        ("on_dead=only", {"on_dead": True}),
     ],
 )
 def test_a_filter_selects_what_the_verb_lists(
@@ -108,7 +106,6 @@ def test_times_are_read_as_on_the_command_line_in_the_zone_of_the_job(
         "since=soon",
         "until=2026-13-01",
         "since=0001-01-01",
-        "on_dead=x",
         "before=x",
         "after=-1",
         "key=%00",
@@ -235,7 +232,7 @@ def test_a_run_shows_what_the_verb_shows(own: tuple[Any, TestClient]) -> None:
         payload=Jsonb({"customer": 7, "name": "Zoë"}),
         result=Jsonb([1, None]),
     )
-    child, call = a_run(db, job, parent_id=run), a_run(db, job, idempotency_key=f"on_dead:{run}")
+    child, hook = a_run(db, job, parent_id=run), a_run(db, job, parent_id=run, hook="dead")
     a_failed_attempt(db, run, 1, "first error", "Traceback 1")
     a_failed_attempt(db, run, 2, "second error", "Traceback 2")
     an_output(db, run, 2, "reading\n\x1b[32mdone\x1b[0m\n", omitted=70_000)
@@ -256,14 +253,14 @@ def test_a_run_shows_what_the_verb_shows(own: tuple[Any, TestClient]) -> None:
     assert '{ "name": "Zoë", "customer": 7 }' in shown
     assert "[ 1, null ]" in shown
     assert f"Enqueued by succeeded run {parent} of mail" in shown
-    assert f"Its death was reported by on_dead in queued run {call} of mail" in shown
+    assert f"Its hooks queued run {hook} of mail" in shown
     assert f"It enqueued 1 run queued run {child} of mail" in shown
     assert "retry by maria was: dead" in shown
     assert "mail:7" in shown
     assert "team-crm" in shown
     assert "shop.mail.send" in shown
     assert "enqueued, not by a slot" in shown
-    assert f"call of on_dead for run {run}" in words(page.get(f"/runs/{call}").text)
+    assert f"It reports the death of run {run} of mail." in words(page.get(f"/runs/{hook}").text)
 
 
 def test_a_slot_leads_to_its_explanation(pages: TestClient, demo_db: Any) -> None:
@@ -610,14 +607,3 @@ def test_json_is_indented_and_keeps_letters() -> None:
     assert run.pretty({"a": ["é"]}) == run.Cut(
         json.dumps({"a": ["é"]}, ensure_ascii=False, indent=2), 0
     )
-
-
-def test_the_calls_of_on_dead_of_a_run_are_found_by_their_keys(db: Any) -> None:
-    job = a_job(db)
-    dead = a_run(db, job, "dead")
-    first = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
-    second = a_run(db, job, "queued", idempotency_key=f"on_dead:{dead}:10")
-    a_run(db, job, "queued", idempotency_key=f"on_dead:{dead}1")
-    a_run(db, a_job(db, namespace="billing"), "queued", idempotency_key=f"on_dead:{dead}")
-    assert [one.id for one in run.on_dead_calls(db, "default", dead, 10)] == [first, second]
-    assert [one.id for one in run.on_dead_calls(db, "default", dead, 9)] == [first]

@@ -332,7 +332,10 @@ def test_an_invalid_key_or_time_is_refused_without_a_query(db, job, arguments, m
             'has a reserved form: the slots of job "nightly" have such keys',
         ),
         ({"key": "nightly:2026-01-14T02:00Z"}, "has a reserved form"),
-        ({"key": "on_dead:118"}, 'key "on_dead:118" is reserved for runs that call on_dead'),
+        (
+            {"key": "page:dead:118:2"},
+            'key "page:dead:118:2" has a reserved form: the runs of hooks have such keys',
+        ),
         (
             {"namespace": "elsewhere"},
             'no job "mail" in namespace "elsewhere". It is known in namespace "default": pass that namespace.',
@@ -361,10 +364,17 @@ def test_a_key_that_only_resembles_a_slots_key_is_accepted(db, job):
 
 
 @pytest.mark.parametrize(
-    "key", ["mail:2026-01-14", "no_job_yet:2026-01-14T02:00Z", "on_dead:118", "on_dead:boom"]
+    "key",
+    [
+        "mail:2026-01-14",
+        "no_job_yet:2026-01-14T02:00Z",
+        "mail:dead:118:1",
+        "no_job_yet:failed:118:1",
+        "mail:succeeded:118:1",
+    ],
 )
-def test_keys_of_slots_and_of_on_dead_calls_are_reserved_in_python_and_in_sql(db, job, key):
-    with pytest.raises(Refused, match=f'key "{key}" (is|has a) reserved'):
+def test_keys_of_slots_and_of_hooks_are_reserved_in_python_and_in_sql(db, job, key):
+    with pytest.raises(Refused, match=f'key "{key}" has a reserved'):
         yamlsched.enqueue(db, job, key=key)
     for statement in (
         "select * from yamlsched.enqueue('mail', '{}', null, %s)",

@@ -79,7 +79,7 @@ def a_claimed_run(db: psycopg.Connection[Any]) -> ClaimedRun:
     """Insert a run that A holds as attempt 1."""
     run = a_run(
         db,
-        a_job(db, overlap="allow", on_dead="handlers.alerts.mail_operator"),
+        a_job(db, overlap="allow", on_dead=["page"], on_failure=["page"], on_success=["page"]),
         "running",
         locked_by="A",
     )
@@ -108,7 +108,7 @@ def test_a_write_about_a_run_needs_its_owner_its_attempt_and_the_status_running(
     assert not write(dsn, WRITES[name], run)
 
     assert row(db, run.id) == before
-    assert value(db, "select count(*) from yamlsched.job_runs") == 1  # no call of on_dead
+    assert value(db, "select count(*) from yamlsched.job_runs") == 1  # no hook
     assert value(db, "select count(*) from yamlsched.job_failures") == 0
     assert value(db, "select count(*) from yamlsched.attempt_progress") == 0
 
@@ -175,21 +175,24 @@ def test_a_run_that_changes_while_its_claim_is_released_is_not_released(
     assert row(db, run.id) == changed
 
 
-@pytest.mark.parametrize("on_dead", [None, "handlers.alerts.mail_operator"])
+@pytest.mark.parametrize("has_hooks", [True, False])
 @pytest.mark.parametrize("name", [name for name in WRITES if name.startswith("finish")])
-def test_only_a_death_is_reported_and_only_if_the_job_has_on_dead(
-    db: psycopg.Connection[Any], dsn: str, name: str, on_dead: str | None
+def test_each_end_that_has_a_hook_gets_its_run_once(
+    db: psycopg.Connection[Any], dsn: str, name: str, has_hooks: bool
 ) -> None:
     run = a_claimed_run(db)
-    db.execute("update yamlsched.job_definitions set on_dead = %s", [on_dead])
+    if has_hooks:
+        a_job(db, "page", schedule=None)
 
     assert write(dsn, WRITES[name], run)
+    write(dsn, WRITES[name], run)
 
-    reports = value(
-        db,
-        "select count(*) from yamlsched.job_runs where idempotency_key like 'on!_dead:%%' escape '!'",
+    status = row(db, run.id).status
+    ended = status in ("dead", "failed", "succeeded")
+    found = db.execute("select idempotency_key from yamlsched.job_runs where hook is not null")
+    assert [one[0] for one in found.fetchall()] == [f"page:{status}:{run.id}:1"] * (
+        ended and has_hooks
     )
-    assert reports == (name == "finish with a death" and on_dead is not None)
 
 
 CHANGED_SINCE_ITS_END = {

@@ -18,6 +18,7 @@ from support.schedules import prune
 from yamlsched import db as database
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
+from yamlsched.handler.run import Trigger
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status
 from yamlsched.worker import claiming
 from yamlsched.worker import statements as store
@@ -271,18 +272,6 @@ def test_a_claim_leaves_each_run_on_its_page_so_that_no_index_changes(
 
     assert len(taken.runs) == 500
     assert db.execute(pages).fetchall() == before
-
-
-def test_the_death_of_an_on_dead_call_that_loses_its_worker_is_not_reported(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=1)
-    key = "on_dead:4711"
-    due(db, job, status="running", locked_until=NOON - SECOND, max_attempts=1, idempotency_key=key)
-
-    taken = claim(ask)
-
-    assert ([run.key for run in taken.dead], taken.runs) == ([key], [])
 
 
 def test_successes_in_bulk_are_written_each_under_its_own_fence(
@@ -559,7 +548,8 @@ def test_after_a_lease_ends_another_worker_claims_the_run_and_the_first_one_can_
 def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
     db: psycopg.Connection[Any], ask: Ask, exclusive: bool
 ) -> None:
-    job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=3)
+    job = a_job(db, on_dead=["page"])
+    a_job(db, "page", schedule=None, max_attempts=3)
     run_id = due(db, job, max_attempts=1, exclusive=exclusive)
     one(ask, "A")
 
@@ -571,12 +561,15 @@ def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
     assert (run.status, run.attempts, run.last_error) == ("dead", 1, "lost its worker")
     assert db.execute("select * from yamlsched.permits").fetchall() == []
     assert db.execute("select count(*) as n from yamlsched.job_failures").fetchone().n == 1  # type: ignore[union-attr]
-    assert (report.key, report.dead_run_id, report.scheduled_for, report.max_attempts) == (
-        f"on_dead:{run_id}:1",
-        run_id,
+    assert (report.key, report.job_type, report.scheduled_for, report.max_attempts) == (
+        f"page:dead:{run_id}:1",
+        "page",
         None,
         3,
     )
+    trigger = Trigger.read(report.trigger)
+    assert trigger is not None
+    assert (trigger.run_id, trigger.error_type) == (run_id, "LostWorker")
 
 
 def test_a_lost_run_of_a_retired_job_is_marked_dead_as_well(
@@ -592,24 +585,10 @@ def test_a_lost_run_of_a_retired_job_is_marked_dead_as_well(
     assert [dead.id for dead in taken.dead] == [run_id]
 
 
-def test_the_death_of_a_run_is_reported_once_and_the_death_of_its_on_dead_call_is_not(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    due(db, a_job(db, on_dead="handlers.alerts.mail_operator"))
-    run = one(ask)
-    ask(store.finish, "default", [(run, DEATH)])
-
-    report = one(ask, "B")
-    ask(store.finish, "default", [(report, DEATH)])
-
-    assert report.key == f"on_dead:{run.id}:1"
-    assert claim(ask, "C").runs == []
-    assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 2  # type: ignore[union-attr]
-
-
 def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: Ask) -> None:
     # given a run that died, was retried, died again, was retried, and died with its worker
-    job = a_job(db, on_dead="handlers.alerts.mail_operator", max_attempts=2)
+    job = a_job(db, on_dead=["page"], max_attempts=2)
+    a_job(db, "page", schedule=None)
     run_id = due(db, job, max_attempts=1)
     keys = []
     for number in range(3):
@@ -620,17 +599,17 @@ def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: 
         else:
             claim(ask, "late", now=NOON + LEASE + SECOND)
             ask(claiming.reclaim, "default", now=NOON + 2 * LEASE + 2 * SECOND)
-        # when each death is reported, and its on_dead call succeeds
+        # when each death is reported, and its hook succeeds
         report = one(ask, f"R{number}", now=NOON + HOUR)
-        assert (report.dead_run_id, report.is_on_dead_call) == (run_id, True)
+        assert (row(db, report.id).parent_id, row(db, report.id).hook) == (run_id, "dead")
         keys.append(report.key)
         ask(store.finish, "default", [(report, SUCCESS)])
-        if number == 0:  # a pruned on_dead call is not created again
+        if number == 0:  # a pruned hook is not created again
             prune(db, f"id = {report.id}")
         actions.retry(db, [run_id], "ann", now=NOON)
 
-    # then each death has its own call
-    assert keys == [f"on_dead:{run_id}:{attempt}" for attempt in (1, 2, 4)]
+    # then each death has a run of its own
+    assert keys == [f"page:dead:{run_id}:{attempt}" for attempt in (1, 2, 4)]
     assert one(ask, "last", limit=1).id == run_id
 
 

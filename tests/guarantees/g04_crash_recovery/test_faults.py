@@ -435,10 +435,12 @@ def test_twenty_workers_on_one_queue_start_each_run_once(project: Project) -> No
     assert {project.summary(run) for run in runs} == {SUCCEEDS}
 
 
-def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_called_once(
+def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_hook_runs_once(
     project: Project,
 ) -> None:
-    project.sync(kills_its_worker={"max_attempts": 3, "on_dead": "support.handlers.records_death"})
+    project.sync(
+        kills_its_worker={"max_attempts": 3, "on_dead": ["records_death"]}, records_death={}
+    )
     [run] = project.enqueue("kills_its_worker")
 
     for _ in range(3):

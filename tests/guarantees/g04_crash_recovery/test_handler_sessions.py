@@ -71,17 +71,6 @@ def test_a_session_that_the_server_closed_is_replaced_before_the_handler_gets_it
 
 
 @pytest.mark.usefixtures("job")
-def test_on_dead_reads_the_dead_run_although_the_server_has_closed_the_session(
-    db: Db, dsn: str
-) -> None:
-    run = a_started_run(db, dsn)
-    with sessions.use(dsn, "effects") as session:
-        terminate(db, session)
-
-    assert run.dead_run(run.id).id == run.id
-
-
-@pytest.mark.usefixtures("job")
 def test_released_sessions_are_opened_again_when_a_handler_needs_one(db: Db, dsn: str) -> None:
     with a_started_run(db, dsn).transaction() as first:
         pass
@@ -160,8 +149,9 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                     transacts={
                         "lease": "2m",
                         "max_attempts": 1,
-                        "on_dead": "support.handlers.records_death",
-                    }
+                        "on_dead": ["records_death"],
+                    },
+                    records_death={},
                 )
                 loop = project.start("work", "--loop", "--concurrency", "2")
                 [waiting] = project.enqueue("transacts", {"wait": "go"})

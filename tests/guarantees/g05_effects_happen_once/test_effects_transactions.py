@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
-from support.effects import a_job_with_a_ledger, effect_states, status
+from support.effects import a_job_with_a_ledger, status
 from support.rows import a_started_run
 from yamlsched import Refused, YamlschedError
 from yamlsched.db import blocking
@@ -231,38 +231,3 @@ def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, 
 
     # then the lease of the other run is renewed without waiting
     assert renewed == {other.id}
-
-
-# -- on_dead
-
-
-def test_effects_and_rows_of_on_dead_belong_to_the_run_that_calls_it(db, dsn, job):
-    # given a dead run, and the run that reports it
-    dead = a_started_run(db, dsn)
-    db.execute(
-        "update yamlsched.job_runs set status = 'dead', finished_at = now(), dead_at = now(), locked_until = null "
-        "where id = %s",
-        [dead.id],
-    )
-    report = a_started_run(db, dsn)
-    run = report.dead_run(dead.id)
-    assert (run.id, run.job_type) == (dead.id, "mail")
-
-    # when its callable has an effect, and enqueues and writes rows in a transaction
-    with run.once("page", in_doubt="repeat") as effect:
-        assert effect.first
-    with pytest.raises(ConnectionRefusedError), run.once("refused", in_doubt="repeat"):
-        raise ConnectionRefusedError
-    run.enqueue("mail", key="another")
-    with run.transaction() as connection:
-        connection.execute("insert into ledger (run_id) values (%s)", [run.id])
-        run.result = {"notified": "ada"}
-
-    # then all of this belongs to the reporting run, and the dead run does not change
-    assert effect_states(db) == [(f"run:{report.id}:page", "done")]
-    assert (status(db, dead), status(db, report), report.committed) == ("dead", "succeeded", True)
-    rows = db.execute("select result from yamlsched.job_runs where id = %s", [report.id]).fetchone()
-    made = db.execute(
-        "select parent_id from yamlsched.job_runs where idempotency_key = 'another'"
-    ).fetchone()
-    assert (rows.result, made.parent_id) == ({"notified": "ada"}, report.id)

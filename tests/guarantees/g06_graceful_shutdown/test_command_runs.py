@@ -85,13 +85,13 @@ def test_exit_codes_discard_runs_and_postpone_retries(project: Project) -> None:
     assert row.is_later
 
 
-def test_on_dead_of_a_command_gets_the_dead_run(project: Project) -> None:
-    project.sync(backup=sh("echo broken; exit 3", max_attempts=1, on_dead="support.handlers.tells"))
+def test_a_hook_of_a_command_gets_the_dead_run(project: Project) -> None:
+    project.sync(backup=sh("echo broken; exit 3", max_attempts=1, on_dead=["tells"]), tells={})
     [run] = project.enqueue("backup")
 
     project.work(code=1)
 
-    until(lambda: (project.folder / "told").exists(), "on_dead was called")
+    until(lambda: (project.folder / "told").exists(), "the hook has run")
     assert (project.folder / "told").read_text() == f"{run} exit code 3: broken"
 
 

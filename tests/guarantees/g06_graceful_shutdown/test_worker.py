@@ -122,10 +122,10 @@ def test_a_worker_waits_for_a_retry_that_is_due_soon(project: Project) -> None:
     assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
 
 
-def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(
+def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_run_of_its_hook(
     project: Project,
 ) -> None:
-    project.sync(fails={"max_attempts": 2, "on_dead": "support.handlers.records_death"})
+    project.sync(fails={"max_attempts": 2, "on_dead": ["records_death"]}, records_death={})
     [run] = project.enqueue("fails", {"text": "no route\nto host"})
 
     process = project.work(code=1)
@@ -133,7 +133,8 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(
     assert project.summary(run) == ("dead", 2, 2, 0, 2)
     assert project.calls("on_dead", run) == 1
     assert re.search(
-        rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run}:2 ", process.text
+        rf"attempt\.succeeded job=records_death run=\d+ key=records_death:dead:{run}:2 ",
+        process.text,
     )
     error = "OSError: no route to host"
     assert re.search(
@@ -141,8 +142,13 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(
     )
 
 
-def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nothing(project: Project) -> None:
-    project.sync(fails={"max_attempts": 2, "on_dead": "support.handlers.is_not_there"})
+def test_a_hook_that_fails_is_retried_and_its_own_death_has_no_hook(
+    project: Project,
+) -> None:
+    project.sync(
+        fails={"max_attempts": 2, "on_dead": ["pages"]},
+        pages={"handler": "support.handlers.fails", "max_attempts": 2},
+    )
     [run] = project.enqueue("fails")
 
     project.work(code=1)
@@ -150,7 +156,7 @@ def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nothing(projec
     rows = project.db.execute(
         "select status, attempts, idempotency_key from yamlsched.job_runs order by id"
     ).fetchall()
-    assert [tuple(row) for row in rows] == [("dead", 2, None), ("dead", 2, f"on_dead:{run}:2")]
+    assert [tuple(row) for row in rows] == [("dead", 2, None), ("dead", 2, f"pages:dead:{run}:2")]
 
 
 def test_a_run_fans_out_with_its_success(project: Project) -> None:

@@ -56,8 +56,8 @@ jobs:
   good: {handler: takes.it, cron: "@daily", payload: {older: 30}}
   missing: {handler: takes.ti}
   payload: {handler: takes.nothing, payload: {older: 30}}
-  dead: {handler: takes.nothing, on_dead: takes.nothing}
-  also_good: {handler: takes.nothing, on_dead: takes.death}
+  dead: {handler: takes.nothing, on_dead: [page]}
+  also_good: {handler: takes.nothing, on_dead: [missing]}
 """,
     )
 
@@ -97,20 +97,6 @@ def test_a_program_that_was_installed_since_the_last_check_is_found(folder: Path
 
     assert (before, without, checked(file).errors) == (["YS311"], ["YS310"], [])
     assert list(checked(file).jobs) == ["report"]
-
-
-def test_an_invalid_default_leaves_out_the_jobs_that_inherit_it(folder: Path) -> None:
-    file = written(
-        folder,
-        """version: 1
-defaults: {on_dead: takes.nothing}
-jobs:
-  inherits: {handler: takes.nothing}
-  has_its_own: {handler: takes.nothing, on_dead: takes.death}
-""",
-    )
-
-    assert list(checked(file).jobs) == ["has_its_own"]
 
 
 def test_an_invalid_anchor_leaves_out_the_jobs_that_use_it(folder: Path) -> None:

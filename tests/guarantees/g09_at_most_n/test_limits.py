@@ -270,15 +270,6 @@ def test_a_slot_run_whose_turn_has_come_and_whose_limit_is_reached_waits_for_the
     assert is_at_rest(db)
 
 
-def test_a_call_of_on_dead_needs_no_number(db: Db, worker: Worker) -> None:
-    limit(db, 1)
-    job = a_job(db, limit_name="warehouse")
-    run, call = due(db, job), due(db, job, 1, idempotency_key="on_dead:4711")
-
-    assert ids(worker.claim()) == [run, call]
-    assert number(db, call) is None
-
-
 def test_a_queue_without_workers_holds_up_no_other_queue(db: Db, worker: Worker) -> None:
     limit(db, 1)
     away, here = (

@@ -35,7 +35,7 @@ def send(**headers: Any) -> None:
 
 
 def alert(run: Any, level: str = "high") -> None:
-    """Fits on_dead."""
+    """Is a hook."""
 
 
 def pages(size: int) -> Iterator[int]:

@@ -25,7 +25,7 @@ class MoreOfJob(NamedTuple):
     """What the health of a job does not have."""
 
     job_type: str
-    dead: int = 0  # that retention has not pruned, without calls of on_dead
+    dead: int = 0  # that retention has not pruned
     held_up_since: datetime | None = None  # its oldest run has waited for other jobs
 
 
@@ -36,7 +36,6 @@ class EndedRuns(NamedTuple):
 
     job_type: str
     status: str
-    is_call: bool  # of on_dead
     bucket: int
     runs: int
     seconds: float
@@ -66,9 +65,7 @@ Value = float | datetime | str | None
 
 HELP = {
     "metrics_timestamp_seconds": "Time at which these metrics were read, by the database's clock.",
-    "runs": (
-        "Unfinished runs by status, and dead runs that were not pruned, without calls of on_dead."
-    ),
+    "runs": "Unfinished runs by status, and dead runs that were not pruned.",
     "effects_in_doubt": (
         "Effects of unknown result, by what they wait for: a person, or the run's retry."
     ),
@@ -99,7 +96,6 @@ HELP = {
     "job_last_failure_timestamp_seconds": "Time when an attempt of the job last failed.",
     "job_next_slot_timestamp_seconds": "Time of the job's next slot.",
     "recent_runs": "Runs that ended in the last hour. A window, not a counter: do not use rate().",
-    "recent_dead_calls": "Calls of on_dead that died in the last hour. A window, as recent_runs.",
     "recent_failed_attempts": (
         "Attempts that failed in the last hour, by type of error. A window, as recent_runs."
     ),
@@ -288,19 +284,13 @@ def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterato
 
 
 def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
-    """Yield the runs that ended within the hour, by status, and calls of on_dead by themselves. And
-    a histogram.
-
-    It has the durations of successes.
+    """Yield the runs that ended within the hour, by status, and a histogram of the durations of
+    successes.
     """
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-    dead_calls: defaultdict[str, int] = defaultdict(int)
     buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(BUCKETS))
     sums: defaultdict[str, float] = defaultdict(float)
     for part in ended:
-        if part.is_call:
-            dead_calls[part.job_type] += part.runs if part.status == "dead" else 0
-            continue
         counts[part.job_type, part.status] += part.runs
         if part.status == "succeeded":
             buckets[part.job_type][part.bucket] += part.runs
@@ -310,9 +300,6 @@ def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
         for (job, status), number in sorted(counts.items())
     ]
     yield from metric("recent_runs", runs)
-    yield from metric(
-        "recent_dead_calls", [(labels[job], number) for job, number in sorted(dead_calls.items())]
-    )
     full, lines = "yamlsched_recent_run_duration_seconds", []
     for job, in_bucket in sorted(buckets.items()):
         reached = zip(BUCKETS, accumulate(in_bucket), strict=True)

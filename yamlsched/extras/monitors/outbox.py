@@ -109,7 +109,7 @@ class Outbox:
 
     def _state(self, run: ClaimedRun) -> HeartbeatState | None:
         variable = targets.variable(run.job_type)
-        if variable not in self._urls or run.is_on_dead_call:
+        if variable not in self._urls:
             return None
         self.has_news.set()
         return self._states.setdefault(variable, HeartbeatState())

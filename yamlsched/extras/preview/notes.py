@@ -53,6 +53,11 @@ UPSTREAM_FAILURE = {
     UpstreamFailure.SKIP: "is now skipped, also one that waits already",
     UpstreamFailure.RUN: "now runs, also one that waits already",
 }
+HOOK_EVENTS = {
+    "on_dead": "when a run is dead",
+    "on_failure": "when an attempt fails and will be retried",
+    "on_success": "when a run succeeds",
+}
 RETIRED = note("it is retired: no slots, no claims; its unfinished runs are cancelled a day later")
 
 
@@ -108,10 +113,12 @@ def of_edit(namespace: str, before: Entry, after: Entry, environment: str | None
             "a slot that waits for a dead or cancelled run"
             f" {UPSTREAM_FAILURE[new.on_upstream_failure]}"
         )
-    if old.on_dead and not new.on_dead:
-        yield warning("nothing is called when a run is dead")
-    elif new.on_dead != old.on_dead:
-        yield note(f"when a run is dead, {new.on_dead} is called")
+    for key, when in HOOK_EVENTS.items():
+        hooks: tuple[str, ...] = getattr(new, key)
+        if getattr(old, key) and not hooks:
+            yield warning(f"no hook runs {when}")
+        elif getattr(old, key) != hooks:
+            yield note(f"{join_words(hooks, 'and')} {'runs' if len(hooks) == 1 else 'run'} {when}")
 
 
 def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ JOB_RULES = (
     jobs.backoff,
     jobs.lease,
     jobs.last_attempt,
+    jobs.hooks,
     jobs.upstreams,
 )
 

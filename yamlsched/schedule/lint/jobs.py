@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,6 +13,7 @@ from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
 from yamlsched.schedule.lint import Linter
 from yamlsched.schedule.load import Calls
 from yamlsched.schedule.node import Spot
+from yamlsched.schedule.schema import HOOKS
 from yamlsched.schedule.timezones import ABBREVIATIONS
 from yamlsched.secret_forms import mask_command, mask_value
 from yamlsched.timetable.cron import Cron, smallest_gap
@@ -83,16 +84,20 @@ def lease(linter: Linter, job: Job) -> None:
 
 
 def last_attempt(linter: Linter, job: Job) -> None:
-    is_silent = job.on_dead is None and not job.notify
+    is_silent = not job.on_dead and not job.notify
     if (
         job.max_attempts == 1
         and is_silent
         and job.enabled
         and linter.is_written(job, "max_attempts")
     ):
-        message = "the first failure is final, and no on_dead is called"
+        message = "the first failure is final, and nobody is told"
         linter.warn_where_written(
-            "YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts."
+            "YS420",
+            job,
+            "max_attempts",
+            message,
+            "Add on_dead or notify, or increase max_attempts.",
         )
 
 
@@ -184,15 +189,28 @@ def backoff(linter: Linter, job: Job) -> None:
         )
 
 
+def hooks(linter: Linter, job: Job) -> None:
+    """Report hooks that are not enabled where their job is: then they do not run."""
+    for key in HOOKS:
+        for name in getattr(job, key):
+            if missing := linter.environments(job.name) - linter.environments(name):
+                message = f"its hook {name} is not enabled{_where(missing)}: then it does not run"
+                remedy = f"Enable both in the same environments, or remove {name} from {key}."
+                linter.warn("YS460", job, key, message, remedy)
+
+
+def _where(environments: Collection[str]) -> str:
+    return f" in {', '.join(sorted(environments))}" if any(environments) else ""
+
+
 def upstreams(linter: Linter, job: Job) -> None:
     """Report jobs that it follows and that may keep its slots from running."""
     for upstream in (linter.loaded.jobs[name] for name in job.after if name in linter.loaded.jobs):
         missing = linter.environments(job.name) - linter.environments(upstream.name)
         if missing and job.on_upstream_failure is not UpstreamFailure.RUN:
-            where = f" in {', '.join(sorted(missing))}" if any(missing) else ""
             message = (
-                f"it follows {upstream.name}, which is not enabled{where}: then its slots do"
-                " not run"
+                f"it follows {upstream.name}, which is not enabled{_where(missing)}: then its slots"
+                " do not run"
             )
             remedy = "Enable both in the same environments, or write on_upstream_failure: run."
             linter.warn("YS430", job, "after", message, remedy)

@@ -135,9 +135,7 @@ class ChildHandle:
             if attempt.job is not job:  # most messages have the runs of one job
                 job = attempt.job
                 job_target, timeout = _target(job), job.timeout.total_seconds()
-            dead_run_id = run.dead_run_id if run.key else None
-            target = job_target if dead_run_id is None else job.on_dead or ""
-            tasks.append((index, target, run.payload, dead_run_id, timeout, tuple(run)))
+            tasks.append((index, job_target, run.payload, timeout, tuple(run)))
         self.sent_count += len(tasks)
         self.commands.write(frame((TASKS, tasks)))
 

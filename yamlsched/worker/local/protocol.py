@@ -110,10 +110,9 @@ class Channel(NamedTuple):
     memory: Memory
 
 
-Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, int | None, float, tuple[Any, ...]]
+Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, float, tuple[Any, ...]]
 """A run that is handed to a child, as a plain tuple because that is quickest: its index; the path
-of the handler, or a Program; the payload; the run whose death an on_dead handler is called for; the
-timeout in seconds; the values of a ClaimedRun.
+of the handler, or a Program; the payload; the timeout in seconds; the values of a ClaimedRun.
 """
 Success: TypeAlias = tuple[int, float, Usage | None]
 """A plain success: the index of the task, the seconds that it took, and what it used."""

@@ -63,7 +63,7 @@ class HandlerCall:
 
     def __init__(self, runner: Runner, task: Task) -> None:
         self.runner = runner
-        self.index, target, self.text, self.dead_run_id, self.timeout, self.values = task
+        self.index, target, self.text, self.timeout, self.values = task
         self.path = str(target)
         self.handler: Callable[..., Any] | None = None
         self.run: Run | None = None
@@ -86,19 +86,16 @@ class HandlerCall:
         """Load the handler, and read what it is called with; return the end if it cannot be
         called.
         """
-        is_on_dead_call = self.dead_run_id is not None
-        if self.text != "{}" and not is_on_dead_call:
+        if self.text != "{}":
             self.payload = read_payload(self.text)
         self.handler = handler = self.load()
         self.note_start()
-        if is_on_dead_call or takes_run(handler):
+        if takes_run(handler):
             self.run = calls.make_run(
                 claimed := ClaimedRun._make(self.values),
                 self.payload,
                 self.runner.backend(self, claimed),
             )
-        if is_on_dead_call:
-            return None
         mismatch = payload_mismatch(handler, self.path, tuple(self.payload), self.run is not None)
         return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch") if mismatch else None
 
@@ -106,8 +103,6 @@ class HandlerCall:
         assert self.handler is not None
         if self.run is None:
             return self.handler(**self.payload)
-        if self.dead_run_id is not None:
-            return self.handler(self.run.dead_run(self.dead_run_id))
         return self.handler(**self.payload, run=self.run)
 
     def returned(self, value: object) -> AttemptEnd | None:

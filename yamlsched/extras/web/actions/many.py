@@ -34,10 +34,7 @@ TIME_HINT = "Such as 2h (ago), 18:00, yesterday or 2026-01-14T02:00Z."
 
 
 def ask_retry(visit: Visit, values: Given) -> Asking:
-    choices = [("", "included"), ("no", "left out"), ("only", "only these")]
-    return _ask(
-        visit, "Retry dead runs", Field("calls", "Calls of on_dead", "select", choices=choices)
-    )
+    return _ask(visit, "Retry dead runs")
 
 
 def ask_cancel(visit: Visit, values: Given) -> Asking:
@@ -53,7 +50,7 @@ def ask_cancel(visit: Visit, values: Given) -> Asking:
     )
 
 
-def _ask(visit: Visit, title: str, more: Field) -> Asking:
+def _ask(visit: Visit, title: str, *more: Field) -> Asking:
     jobs = all_jobs(visit.connection, visit.namespace)
 
     def field(name: str, label: str, values: Iterable[str]) -> Field:
@@ -71,7 +68,7 @@ def _ask(visit: Visit, title: str, more: Field) -> Asking:
         Field("since", "Since", hint=f"When a run ended, else started, else is due. {TIME_HINT}"),
         Field("until", "Until", hint=TIME_HINT),
     ]
-    return Asking(title, [more, *fields], ["What is empty does not filter."])
+    return Asking(title, [*more, *fields], ["What is empty does not filter."])
 
 
 def review_retry(visit: Visit, values: Given) -> Review:
@@ -99,15 +96,15 @@ def _outlook(visit: Visit, rows: Sequence[RunRow]) -> tuple[list[str], list[str]
         for job in definitions.read(visit.connection, [job.id for job in jobs])
     )
     outlook = find(visit.connection, visit.namespace, rows[0].id) if len(names) == 1 else None
-    attempts, on_dead = "the attempts of its job", "on_dead of its job"
+    attempts, on_dead = "the attempts of its job", ["the jobs in on_dead of its job"]
     if outlook is not None:
-        attempts, on_dead = count(outlook.budget, "more attempt"), outlook.on_dead or ""
+        attempts, on_dead = count(outlook.budget, "more attempt"), outlook.on_dead
     lines = [
         f"They run again as workers become free. Each gets {attempts}, and the delays between them"
         " start over."
     ]
     if on_dead:
-        lines.append(f"For each that dies, {on_dead} is called again.")
+        lines.append(f"For each that dies, these run again: {', '.join(on_dead)}.")
     lines.append("Effects that are done already (run.once) are not repeated.")
     warnings = (
         [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait for its end."]
@@ -142,8 +139,8 @@ def review_cancel(visit: Visit, values: Given) -> Review:
     statuses = _to_cancel(values)
     rows, span = selection.reviewed(visit, values, statuses, None)
     lines = [
-        "They count as neither succeeded nor dead: on_dead is not called. A retry makes a cancelled"
-        " run due again."
+        "They count as neither succeeded nor dead: no hook runs. A retry makes a cancelled run due"
+        " again."
     ]
     if Status.QUEUED in statuses:
         lines.insert(

@@ -74,7 +74,7 @@ def review(visit: Visit, values: Given) -> Review:
         asks=[FORCE] if run.status == Status.SUCCEEDED else [],
         carried={"run": str(run.id), "was": run.status},
         target=f"run:{run.id}",
-        change="" if expected.refusal or run.is_on_dead_call else "With another payload",
+        change="" if expected.refusal else "With another payload",
     )
 
 
@@ -83,10 +83,6 @@ def _payload(visit: Visit, run: RunState, values: Given) -> dict[str, Any]:
     succeed with it.
     """
     payload = parse_payload(values)
-    if run.is_on_dead_call:
-        raise Invalid(
-            "payload", "This is a call of on_dead, which gets the dead run and no payload."
-        )
     try:
         encode_payload("", payload)
         is_own = is_own_file(visit.connection, visit.namespace, visit.file)
@@ -105,7 +101,7 @@ def perform(doing: Doing, values: Given) -> Redirect:
         run = outlook.find(connection, doing.namespace, id)
         if run is None:
             raise Conflict(f"Run {id} does not exist any more: it was pruned.")
-        payload = parse_payload(values) if values["payload"] and not run.is_on_dead_call else None
+        payload = parse_payload(values) if values["payload"] else None
         [result] = runs.retry(
             connection,
             [id],

@@ -22,8 +22,7 @@ MAX_RUNS = 5_000
 """Runs of one form. Of more, the oldest are taken."""
 NO_TYPE = "-"
 """In a link: runs that died without an error_type."""
-CALLS = {"": None, "no": False, "only": True}
-FILTERS = ("job", "tag", "owner", "error_type", "calls", "since", "until", "runs", "all")
+FILTERS = ("job", "tag", "owner", "error_type", "since", "until", "runs", "all")
 """A link without any of these leads to the form. ``all`` filters nothing."""
 LIMITS = {"runs": 2_000}
 
@@ -66,7 +65,6 @@ def select(
         since=since,
         until=until,
         error_type={"": None, NO_TYPE: ""}.get(values["error_type"], values["error_type"]),
-        on_dead=CALLS[values.choice("calls", tuple(CALLS))],
         ids=chosen_ids(values),
     )
     before = values.number("upto") + 1 if values["upto"] else None
@@ -97,11 +95,7 @@ def chosen_ids(values: Given) -> list[int]:
 
 def condition(values: Given) -> str:
     names = {"": "", NO_TYPE: " without an error class"}
-    calls = {"": "", "no": ", without calls of on_dead", "only": ", calls of on_dead only"}
-    parts = [
-        names.get(values["error_type"], f" that died of {values['error_type']}"),
-        calls[values["calls"]],
-    ]
+    parts = [names.get(values["error_type"], f" that died of {values['error_type']}")]
     parts += [
         f", {name} {values[name]}" for name in ("tag", "owner", "since", "until") if values[name]
     ]

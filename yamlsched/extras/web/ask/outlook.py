@@ -55,9 +55,9 @@ def of_retry(connection: psycopg.Connection[object], run: RunState) -> Outlook:
             f"Attempts so far: {run.attempts}. It gets {run.budget} more, and the delays between"
             " them start over."
         )
-    if run.on_dead and not run.is_on_dead_call:
-        again = "again " if run.status == Status.DEAD else ""
-        outlook.lines.append(f"If it dies, {run.on_dead} is called {again}(on_dead).")
+    if run.on_dead:
+        again = " again" if run.status == Status.DEAD else ""
+        outlook.lines.append(f"If it dies, on_dead runs{again}: {', '.join(run.on_dead)}.")
     if run.effects_done:
         outlook.lines.append(
             f"Not repeated: {count(run.effects_done, 'effect')} done already (run.once)."
@@ -77,8 +77,7 @@ def of_cancel(connection: psycopg.Connection[object], run: RunState) -> Outlook:
         return outlook
     outlook.lines.append(f"It {cancelled(run)}.")
     outlook.lines.append(
-        "It counts as neither succeeded nor dead: on_dead is not called. A retry makes it due"
-        " again."
+        "It counts as neither succeeded nor dead: no hook runs. A retry makes it due again."
     )
     if run.status == Status.RUNNING:
         outlook.warnings.append(

@@ -64,7 +64,9 @@ class JobFacts:
     spread: timedelta
     start_within: timedelta
     finish_within: timedelta | None
-    on_dead: str | None
+    on_dead: list[str]
+    on_failure: list[str]
+    on_success: list[str]
     enabled: bool
     priority: str
     queue: str

@@ -129,9 +129,9 @@ def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
     """Return one group for each type of error. Its ``job_type`` is that of its only job, else their
     number.
     """
-    by_type: dict[tuple[str, bool], list[FailureGroup]] = {}
+    by_type: dict[str, list[FailureGroup]] = {}
     for group in groups:
-        by_type.setdefault((group.error_type, group.is_call), []).append(group)
+        by_type.setdefault(group.error_type, []).append(group)
     return [
         replace(
             max(of_type, key=lambda group: group.last_at),

@@ -212,8 +212,7 @@ def show(visit: Visit) -> Nights:
     for group in failures.groups(
         visit.connection, visit.namespace, visit.now - timedelta(days=NIGHTS)
     ).groups:
-        if not group.is_call:
-            dead[group.job_type] += group.dead + group.failing
+        dead[group.job_type] += group.dead + group.failing
     jobs = [
         job
         for job in all_jobs(visit.connection, visit.namespace)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
 from yamlsched import text as terminal
 from yamlsched.ask import edits, health, history, runs
 from yamlsched.ask.history import MAX_CHILDREN
@@ -19,7 +17,7 @@ from yamlsched.errors import Refused
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Download, NotFound, Page, Visit
 from yamlsched.handler.once import settle_command
-from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, Status, error_text
+from yamlsched.runs.lifecycle import Status, error_text
 
 MAX_SHOWN_CHARS = 12_000
 """Of a stack, an output, a payload or a result. The whole of the first two is a download."""
@@ -54,10 +52,9 @@ class RunView:
     target: str
     payload: Cut | None
     result: Cut | None
-    on_dead_calls: Sequence[ChildRun]
     children: Sequence[ChildRun]
     max_counted, max_listed = MAX_COUNTED_CHILDREN, MAX_LISTED_CHILDREN
-    commit = staticmethod(edits.commit)
+    commit, ends = staticmethod(edits.commit), runs.ENDS
     open_attempts = OPEN_ATTEMPTS
 
     def has_texts(self, attempt: AttemptRecord) -> bool:
@@ -108,7 +105,6 @@ def show(visit: Visit) -> RunView:
             raise NotFound(sentence(str(error))) from None
         raise Download(f"run-{id}-attempt-{kept.attempt}.txt", kept.output)
     in_doubt = [effect.key for effect in details.effects if effect.state == "in_doubt"]
-    calls = on_dead_calls(visit.connection, visit.namespace, id, run.attempts)
     return RunView(
         run=run,
         timezone=visit.clock or (run.timezone if run.scheduled_for else ""),
@@ -128,19 +124,8 @@ def show(visit: Visit) -> RunView:
         target=run.handler or shlex.join(run.command),
         payload=pretty(run.payload) if run.payload else None,
         result=pretty(run.result) if run.result is not None else None,
-        on_dead_calls=calls,
         children=_children(visit, details),
     )
-
-
-def on_dead_calls(
-    connection: psycopg.Connection[Any], namespace: str, id: int, attempts: int
-) -> list[ChildRun]:
-    """Return the runs that called on_dead for the run ``id``: a retried one may die again."""
-    key = f"{ON_DEAD_PREFIX}{id}"
-    keys = [key, *(f"{key}:{number}" for number in range(1, attempts + 1))]
-    values = {"namespace": namespace, "keys": keys}
-    return fetch(connection, ChildRun, load("history")["on_dead_calls"], values)
 
 
 def _children(visit: Visit, details: RunDetails) -> Sequence[ChildRun]:

@@ -30,8 +30,7 @@ FAILING_SPAN = timedelta(days=1)
 """Of runs that wait to be retried, those that failed within it are grouped by type of error."""
 NO_TYPE = "-"
 """In a URL: an error without a type."""
-ON_DEAD = {"": None, "only": True, "none": False}
-NAMES = ("job", "status", "key", "error", "type", "tag", "owner", "since", "until", "on_dead")
+NAMES = ("job", "status", "key", "error", "type", "tag", "owner", "since", "until")
 """The parameters that filter."""
 OPTIONS = ("job", "tag", "status", "key", "error", "since", "until")
 """Those that are options of the command line as well."""
@@ -79,8 +78,7 @@ class RunsPage:
         if self.query["key"] or self.query["error"]:
             return None
         same = {name: self.query[name] for name in ("job", "tag", "owner", "since", "until")}
-        calls = {"only": "only", "none": "no", "": ""}[self.query["on_dead"]]
-        return {**same, "error_type": self.query["type"], "calls": calls}
+        return {**same, "error_type": self.query["type"]}
 
     @property
     def command(self) -> str:
@@ -92,7 +90,6 @@ class RunsPage:
         ]
         if self.query["type"] not in ("", NO_TYPE):
             words.append(f"--error-type {shlex.quote(self.query['type'])}")
-        words += {"only": ["--on-dead"], "none": ["--no-on-dead"]}.get(self.query["on_dead"], [])
         return " ".join(["yamlsched runs", *words])
 
     def but(self, **changed: str) -> dict[str, str]:
@@ -192,7 +189,6 @@ def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filt
         key=query["key"] or None,
         error=query["error"] or None,
         error_type={"": None, NO_TYPE: ""}.get(query["type"], query["type"]),
-        on_dead=ON_DEAD[visit.choice("on_dead", ("only", "none"), "")],
         since=_instant(visit, "since", timezone, notes),
         until=_instant(visit, "until", timezone, notes),
     )
