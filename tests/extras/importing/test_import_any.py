@@ -23,9 +23,10 @@ from yamlsched.extras.importing.calendar import (
     Clock,
     OnCalendar,
 )
-from yamlsched.extras.importing.expression import CRON_RULES, fields_of
+from yamlsched.extras.importing.expression import fields_of
 from yamlsched.extras.importing.model import Origin
 from yamlsched.schedule.load import load
+from yamlsched.timetable.cron_fields import FIELDS
 from yamlsched.timetable.zones import zone
 
 # -- fire times by the rules of the source -----------------------------------------------------------------------------
@@ -47,7 +48,7 @@ SPRING, AUTUMN = (
 def test_schedulers_differ_when_the_clock_changes(
     clock: Clock, spring: list[str], autumn: list[str]
 ) -> None:
-    daily = OnCalendar(fields_of(("30", "2", "*", "*", "*"), CRON_RULES), zone(ZONE), clock)
+    daily = OnCalendar(fields_of(("30", "2", "*", "*", "*"), FIELDS), zone(ZONE), clock)
 
     for day, expected in ((SPRING, spring), (AUTUMN, autumn)):
         midnight = datetime.fromisoformat(f"{day}T00:00Z")

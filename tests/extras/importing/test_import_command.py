@@ -47,6 +47,15 @@ def test_without_a_time_zone_the_report_says_that_utc_is_used() -> None:
     assert "pass --timezone" in run("-", input="0 2 * * * one\n").stderr.lower()
 
 
+def test_a_timer_without_a_time_zone_gets_the_same_report(tmp_path: Path) -> None:
+    (tmp_path / "a.timer").write_text("[Timer]\nOnCalendar=daily\n")
+    (tmp_path / "a.service").write_text("[Service]\nExecStart=/bin/true\n")
+
+    done = run(tmp_path / "a.timer", tmp_path / "a.service")
+
+    assert "pass --timezone" in done.stderr.lower()
+
+
 def test_exit_1_if_a_job_is_left_out_and_the_others_are_imported() -> None:
     done = run("-", input="0 2 * * * one\n@reboot two\n")
 

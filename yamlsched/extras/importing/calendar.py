@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 EPOCH, MINUTE = datetime(1970, 1, 1, tzinfo=UTC), timedelta(minutes=1)
 FIRST_DAY = date(1970, 1, 1).toordinal()
 DAY = 1440
-SUNDAY = 3 * DAY
 MAX_SHIFT = 180
 
 
@@ -139,18 +138,3 @@ def _offset(zone: ZoneInfo, minute: int) -> int:
     offset = (EPOCH + minute * MINUTE).astimezone(zone).utcoffset()
     assert offset is not None
     return offset // MINUTE
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A job that starts every ``every``, counted from a Sunday 00:00 UTC: an interval has no anchor
-    of its own.
-    """
-
-    every: timedelta
-
-    def fires(self, start: datetime, end: datetime) -> set[int]:
-        """Return the instants in [start, end), in minutes since 1970."""
-        every = self.every // MINUTE
-        first = SUNDAY + -((SUNDAY - minute_of(start)) // every) * every
-        return set(range(first, minute_of(end), every))

@@ -13,18 +13,14 @@ from yamlsched import durations
 from yamlsched.extras.importing import python_source
 from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
 from yamlsched.extras.importing.expression import (
-    CRON_RULES,
-    WEEKDAYS,
-    FieldRange,
+    SUNDAY_IS_0,
     cron_expression,
     fields_of,
     interval,
 )
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, known_zone, shown
 from yamlsched.extras.importing.python_source import Call, last_name
-from yamlsched.timetable.zones import zone
 
-RULES = (*CRON_RULES[:4], FieldRange("day of week", 0, 6, WEEKDAYS))
 ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
@@ -115,7 +111,7 @@ def _time_zone(whole: Place, tree: ast.Module) -> str:
             max(zones.values()),
         )
     if zones:
-        return known_zone(next(iter(zones)))
+        return known_zone(next(iter(zones))).key
     whole.changed(
         f"it sets no {' or '.join(TIMEZONES)}: {whole.source.zone} is used. Pass --timezone if"
         " Celery uses another one (enable_utc, TIME_ZONE, another file)"
@@ -167,13 +163,13 @@ def _entry(place: Place, name: str, entry: Any) -> None:
             )
 
 
-def crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTimes]:
+def crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, OnCalendar]:
     """Return the fields of Celery's crontab as a cron expression, and its fire times."""
     if unknown := sorted(set(arguments) - set(FIELDS)):
         raise Refusal(f"crontab has the argument {unknown[0]}, which only execution can evaluate")
     parts = [_field(arguments.get(name, "*")) for name in FIELDS]
-    fields = fields_of(parts, RULES, is_celery=True)
-    calendar = OnCalendar(fields, zone(known_zone(zone_name)), EVERY_MATCH, is_vague=True)
+    fields = fields_of(parts, SUNDAY_IS_0, is_celery=True)
+    calendar = OnCalendar(fields, known_zone(zone_name), EVERY_MATCH, is_vague=True)
     return cron_expression(calendar, parts), calendar
 
 
@@ -191,11 +187,13 @@ def add_interval(
     place: Place, name: str, every: timedelta | None, entry: Mapping[str, Any]
 ) -> None:
     written, times = interval(every)
-    add_job(replace(place, source=replace(place.source, zone="UTC")), name, written, times, entry)
+    add_job(place, name, written, times, entry)
     place.changed(COUNTS_FROM.format(durations.show(every or timedelta(0))))
 
 
-def add_job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[str, Any]) -> None:
+def add_job(
+    place: Place, name: str, cron: str, times: OnCalendar, entry: Mapping[str, Any]
+) -> None:
     task = entry.get("task")
     if not isinstance(task, str) or not DOTTED.fullmatch(task):
         what = f"the task {shown(getattr(task, 'path', task))}"
@@ -204,7 +202,6 @@ def add_job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping
         )
     keys = {
         "cron": cron,
-        "timezone": place.source.zone,
         "handler": task,
         **python_source.payload(entry),
     }

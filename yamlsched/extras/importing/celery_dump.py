@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +21,7 @@ def read(whole: Place, now: datetime) -> None:
     """Add the jobs of a dump. Tasks that do not run at ``now`` are disabled."""
     try:
         rows = json.loads(whole.source.text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 0
         raise Refusal("it is not valid JSON", line) from error
     rows = rows if isinstance(rows, list) else []
@@ -71,7 +70,7 @@ def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: dateti
             json.loads(fields.get("kwargs") or "{}"),
         )
         entry = {**fields, "args": args, "kwargs": kwargs}
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise Refusal("its args or kwargs are not JSON") from error
     expires, starts = _instant(entry.pop("expires", None)), _instant(entry.pop("start_time", None))
     if expires is not None:
@@ -86,10 +85,9 @@ def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: dateti
             raise Refusal(f"its crontab schedule {shown(fields['crontab'])} is not in this dump")
         if not row.get("timezone"):
             place.changed(f"its crontab schedule has no timezone: {place.source.zone} is used")
-        source = replace(place.source, zone=str(row.get("timezone") or place.source.zone))
-        place = replace(place, source=source)
         written, times = celery.crontab(
-            {key: row[key] for key in celery.FIELDS if key in row}, source.zone
+            {key: row[key] for key in celery.FIELDS if key in row},
+            str(row.get("timezone") or place.source.zone),
         )
         celery.add_job(place, name, written, times, entry)
     elif fields.get("interval") is not None:

@@ -80,7 +80,7 @@ def command(
     into: Path | None,
 ) -> int:
     try:
-        zone = known_zone(timezone or "UTC")
+        zone = known_zone(timezone or "UTC").key
     except Refusal as error:
         raise click.BadParameter(str(error), param_hint="--timezone") from error
     data = None if into is None else target.read(into)
@@ -90,7 +90,7 @@ def command(
     batch = read.read(sources, kind, loaded, datetime.now(UTC))
     if batch.jobs:
         text = (
-            target.extended(loaded, batch.jobs)
+            write.append(loaded, batch.jobs)
             if loaded
             else (comments or "") + write.as_file(batch.jobs, zone)
         )

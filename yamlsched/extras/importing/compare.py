@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from yamlsched.extras.importing.calendar import EPOCH, MINUTE, OnCalendar, stretches
-from yamlsched.extras.importing.model import ImportedJob, expression
+from yamlsched.extras.importing.calendar import EPOCH, MINUTE, stretches
+from yamlsched.extras.importing.model import (
+    Imported,
+    ImportedJob,
+    ImportNote,
+    Treatment,
+    expression,
+)
+from yamlsched.text import join_first
 from yamlsched.timetable.slots import slot_minutes
 from yamlsched.timetable.zones import zone
 
@@ -22,34 +29,29 @@ AROUND_CHANGE = 1440
 """In minutes."""
 
 
-def compare(
-    jobs: Sequence[ImportedJob], start: datetime, days: int
-) -> list[tuple[ImportedJob, str]]:
-    """Return the jobs whose fire times differ in the ``days`` days from ``start`` on, and how; or
-    NOT_COMPARED.
-    """
+def compare(batch: Imported, start: datetime, days: int) -> None:
+    """Report the jobs whose fire times differ in the ``days`` days from ``start`` on."""
     start = start.replace(second=0, microsecond=0)
     end = start + timedelta(days=days)
-    differences: list[tuple[ImportedJob, str]] = []
     known: dict[Any, tuple[list[datetime], list[datetime]]] = {}
     compared = 0
-    for job in jobs:
+    for job in batch.jobs:
         key = (expression(job.keys), job.keys["timezone"], job.times)
         if key not in known and compared > MAX_FIRE_TIMES:
-            differences.append((job, NOT_COMPARED))
+            _note(batch, job, NOT_COMPARED)
             continue
         if key not in known:
-            theirs = job.times.fires(start, end)
+            theirs = {minute for times in job.times for minute in times.fires(start, end)}
             compared += len(theirs)
             known[key] = _difference(job, theirs, start, end)
         if any(known[key]):
-            differences.append(
-                (
-                    job,
-                    f"{job.name} fires at other times within {days} days: {_describe(*known[key])}",
-                )
-            )
-    return differences
+            what = _describe(*known[key])
+            _note(batch, job, f"{job.name} fires at other times within {days} days: {what}")
+            batch.differing += 1
+
+
+def _note(batch: Imported, job: ImportedJob, message: str) -> None:
+    batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, message))
 
 
 def _difference(
@@ -57,7 +59,7 @@ def _difference(
 ) -> tuple[list[datetime], list[datetime]]:
     zone_info = zone(job.keys["timezone"])
     ours = set(slot_minutes(expression(job.keys), zone_info, start - MINUTE, end - MINUTE))
-    if isinstance(job.times, OnCalendar) and job.times.is_vague:
+    if job.times[0].is_vague:
         changes = [stretch.start for stretch in stretches(zone_info, start, end)[1:]]
         near = {
             at
@@ -76,11 +78,6 @@ def _describe(missing: Sequence[datetime], extra: Sequence[datetime]) -> str:
     parts = []
     for where, instants in (("only there", missing), ("only in yamlsched", extra)):
         if instants:
-            examples = ", ".join(
-                f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants[:MAX_EXAMPLES]
-            )
-            more = (
-                f" and {len(instants) - MAX_EXAMPLES} more" if len(instants) > MAX_EXAMPLES else ""
-            )
-            parts.append(f"{where}: {examples}{more}")
+            times = [f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants]
+            parts.append(f"{where}: {join_first(times, MAX_EXAMPLES)}")
     return "; ".join(parts)

@@ -12,7 +12,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, OnCalendar
-from yamlsched.extras.importing.expression import CRON_RULES, cron_expression, fields_of
+from yamlsched.extras.importing.expression import cron_expression, fields_of
 from yamlsched.extras.importing.model import (
     FAITHFUL,
     Place,
@@ -24,7 +24,7 @@ from yamlsched.extras.importing.model import (
 )
 from yamlsched.extras.importing.simplify import Simplified, simplify
 from yamlsched.timetable.cron import ALIASES
-from yamlsched.timetable.zones import zone
+from yamlsched.timetable.cron_fields import FIELDS
 
 ASSIGNMENT = re.compile(r"""("[^"]*"|'[^']*'|[^\s="'][^\s=]*)[ \t]*=[ \t]*(.*)""")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -118,7 +118,7 @@ def _unquoted(text: str) -> str:
 def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
     if name == "CRON_TZ":
         try:
-            settings.zone = known_zone(value)
+            settings.zone = known_zone(value).key
         except Refusal as error:
             place.changed(f"{error}: {settings.zone} is used instead")
             return
@@ -157,7 +157,8 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
             "it has six or seven fields: seconds and years are not supported, write the five fields"
             " of cron"
         )
-    times, keys = _schedule(place, expression, settings.zone)
+    times, written = _schedule(place, expression, settings.zone)
+    keys: dict[str, Any] = {"cron": written}
     if has_user:
         is_root = parts[size] == "root"
         place.changed(AS_ROOT if is_root else f"user {shown(parts[size])}: {NO_USER}")
@@ -241,8 +242,8 @@ def _report(place: Place, done: Simplified, job: str) -> None:
         )
 
 
-def _schedule(place: Place, expression: str, zone_name: str) -> tuple[OnCalendar, dict[str, Any]]:
-    """Return when Debian's cron fires, and the keys for it."""
+def _schedule(place: Place, expression: str, zone_name: str) -> tuple[OnCalendar, str]:
+    """Return when Debian's cron fires, and the cron expression for that."""
     alias = expression.lower()
     if alias == "@reboot":
         raise Refusal("@reboot is not supported: start the program with systemd")
@@ -255,11 +256,11 @@ def _schedule(place: Place, expression: str, zone_name: str) -> tuple[OnCalendar
     # match both
     either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
     clock = EVERY_MATCH if parts[0].startswith("*") or parts[1].startswith("*") else DEBIAN
-    calendar = OnCalendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
+    calendar = OnCalendar(fields_of(parts, FIELDS), known_zone(zone_name), clock, either_day)
     written = alias if alias in ALIASES else cron_expression(calendar, parts)
     if written != alias and written != expression:
         place.changed(f"{shown(expression)} is written as {written}")
-    return calendar, {"cron": written, "timezone": zone_name}
+    return calendar, written
 
 
 def _use_limit(place: Place, done: Simplified, keys: dict[str, Any]) -> None:

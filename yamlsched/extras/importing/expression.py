@@ -5,18 +5,20 @@ fire times.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from yamlsched.errors import CronError
-from yamlsched.extras.importing.calendar import Fields, Interval, OnCalendar
+from yamlsched.extras.importing.calendar import EVERY_MATCH, Fields, OnCalendar
 from yamlsched.extras.importing.model import Refusal, shown
 from yamlsched.timetable.cron import parse_cron
-from yamlsched.timetable.cron_fields import DAY_OF_WEEK, FIELDS, MONTH, field_values
+from yamlsched.timetable.cron_fields import DAY_OF_WEEK, FIELDS, FieldRule, field_values
+from yamlsched.timetable.zones import zone
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-MONTHS, WEEKDAYS = FIELDS[MONTH].names, FIELDS[DAY_OF_WEEK].names
+SUNDAY_IS_0 = (*FIELDS[:4], replace(FIELDS[DAY_OF_WEEK], high=6))
+"""The fields of schedulers that have no weekday 7."""
 MAX_DIGITS = 4
 BOTH_DAYS = (
     "a date must match both the day of the month and the weekday there; in yamlsched it matches if"
@@ -24,31 +26,7 @@ BOTH_DAYS = (
 )
 
 
-@dataclass(frozen=True)
-class FieldRange:
-    """A field of a schedule: its lowest and highest number, and names for numbers."""
-
-    name: str
-    low: int
-    high: int
-    names: Mapping[str, int] = field(default_factory=dict)
-
-
-MINUTES, HOURS, DAYS = (
-    FieldRange("minute", 0, 59),
-    FieldRange("hour", 0, 23),
-    FieldRange("day of month", 1, 31),
-)
-CRON_RULES = (
-    MINUTES,
-    HOURS,
-    DAYS,
-    FieldRange("month", 1, 12, MONTHS),
-    FieldRange("day of week", 0, 7, WEEKDAYS),
-)
-
-
-def numbers(text: str, rule: FieldRange, is_celery: bool = False) -> frozenset[int]:
+def numbers(text: str, rule: FieldRule, is_celery: bool = False) -> frozenset[int]:
     """Return the numbers that a field such as ``1-5``, ``*/15`` or ``mon,fri`` names. Raises
     Refusal.
 
@@ -58,7 +36,7 @@ def numbers(text: str, rule: FieldRange, is_celery: bool = False) -> frozenset[i
     values: set[int] = set()
     for item in text.split(","):
         span, slash, step_text = item.partition("/")
-        step = number_of(step_text, FieldRange(f"{rule.name}'s step", 1, 9999)) if slash else 1
+        step = number_of(step_text, FieldRule(f"{rule.name}'s step", 1, 9999, 9999)) if slash else 1
         low, dash, high = span.partition("-")
         if span == "*":
             first, last = rule.low, rule.high
@@ -76,7 +54,7 @@ def numbers(text: str, rule: FieldRange, is_celery: bool = False) -> frozenset[i
     return frozenset(values)
 
 
-def number_of(text: str, rule: FieldRange) -> int:
+def number_of(text: str, rule: FieldRule) -> int:
     """Return the number of a word such as ``5`` or ``mon``. Raises Refusal."""
     if text.lower() in rule.names:
         return rule.names[text.lower()]
@@ -95,7 +73,7 @@ def cron_expression(calendar: OnCalendar, written: Sequence[str] = ("",) * 5) ->
     fields = calendar.fields
     minute, hour, day, month, weekday = (
         text if _reads_as(index, text, values) else _written(values, rule)
-        for index, (text, values, rule) in enumerate(zip(written, fields, CRON_RULES, strict=True))
+        for index, (text, values, rule) in enumerate(zip(written, fields, FIELDS, strict=True))
     )
     is_every_day, is_every_weekday = len(fields.days) == 31, len(fields.weekdays) == 7
     if is_every_day and (calendar.either_day or is_every_weekday):
@@ -127,18 +105,17 @@ def _reads_as(index: int, text: str, values: frozenset[int]) -> bool:
     )
 
 
-def _written(values: frozenset[int], rule: FieldRange) -> str:
+def _written(values: frozenset[int], rule: FieldRule) -> str:
     """Return a field for numbers: ``*``, ``*/15``, ``1-5``, ``8-18/2`` or a list such as
     ``0-2,22,23``.
     """
-    size = 7 if rule.high == 7 else rule.high - rule.low + 1
     ordered = sorted(values)
-    if len(ordered) == size:
+    if len(ordered) == rule.size:
         return "*"
     steps = {second - first for first, second in itertools.pairwise(ordered)}
     if len(ordered) > 2 and len(steps) == 1:
         [step] = steps
-        if ordered[0] == rule.low and ordered[-1] + step >= rule.low + size and step > 1:
+        if ordered[0] == rule.low and ordered[-1] + step >= rule.low + rule.size and step > 1:
             return f"*/{step}"
         return f"{ordered[0]}-{ordered[-1]}" + (f"/{step}" if step > 1 else "")
     ranges: list[list[int]] = []
@@ -180,14 +157,17 @@ def interval_expression(every: timedelta) -> str:
     )
 
 
-def interval(every: timedelta | None) -> tuple[str, Interval]:
-    """Return an interval as a cron expression and its fire times. Raises Refusal."""
+def interval(every: timedelta | None) -> tuple[str, OnCalendar]:
+    """Return an interval as a cron expression and its fire times, counted from midnight UTC: an
+    interval has no anchor of its own. Raises Refusal.
+    """
     if every is None:
         raise Refusal("its interval is not a number")
-    return interval_expression(every), Interval(every)
+    written = interval_expression(every)
+    return written, OnCalendar(fields_of(written.split(), FIELDS), zone("UTC"), EVERY_MATCH)
 
 
-def fields_of(parts: Sequence[str], rules: Sequence[FieldRange], is_celery: bool = False) -> Fields:
+def fields_of(parts: Sequence[str], rules: Sequence[FieldRule], is_celery: bool = False) -> Fields:
     """Return the numbers of five fields; weekday 7 is Sunday. Raises Refusal."""
     if len(parts) != len(rules):
         raise Refusal(f"{shown(' '.join(parts))} does not have five fields")

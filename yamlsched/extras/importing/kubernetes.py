@@ -15,21 +15,17 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
 from yamlsched.extras.importing.expression import (
-    CRON_RULES,
-    WEEKDAYS,
-    FieldRange,
+    SUNDAY_IS_0,
     cron_expression,
     fields_of,
     interval,
 )
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, known_zone, shown
 from yamlsched.schedule.findings import decode
 from yamlsched.schedule.node import Node
 from yamlsched.schedule.parse import parse
 from yamlsched.timetable.cron import ALIASES
-from yamlsched.timetable.zones import zone
 
-RULES = (*CRON_RULES[:4], FieldRange("day of week", 0, 6, WEEKDAYS))
 OVERLAP = {"Allow": "allow", "Forbid": "wait"}
 """Forbid does not forget a start: it comes when the running job has ended, like overlap: wait."""
 MIN_CATCHUP_WINDOW, MAX_DURATION = timedelta(minutes=1), timedelta(days=365)
@@ -37,9 +33,18 @@ MAX_ATTEMPTS = 100
 DEFAULT_BACKOFF_LIMIT = 6
 BACKOFF = {"policy": "exponential", "delay": "10s", "max_delay": "6m"}
 HARMLESS = {
-    *("successfulJobsHistoryLimit", "failedJobsHistoryLimit", "completionMode", "restartPolicy"),
-    *("ttlSecondsAfterFinished", "imagePullSecrets", "schedulerName", "enableServiceLinks", "name"),
-    *("imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"),
+    "successfulJobsHistoryLimit",
+    "failedJobsHistoryLimit",
+    "completionMode",
+    "restartPolicy",
+    "ttlSecondsAfterFinished",
+    "imagePullSecrets",
+    "schedulerName",
+    "enableServiceLinks",
+    "name",
+    "imagePullPolicy",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
 }
 """Keys without which a run means the same. Every other one that is not read is reported."""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
@@ -133,9 +138,9 @@ def _job(place: Place, name: str, manifest: Node) -> None:
         )
     if policy not in OVERLAP:
         raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
-    keys, times = _timing(place, schedule, cron_job.pop("timeZone", None))
+    written, times = _timing(place, schedule, cron_job.pop("timeZone", None))
     container = _only_container(pod)
-    keys |= _command(place, container)
+    keys = {"cron": written, **_command(place, container)}
     for key in ("parallelism", "completions"):
         if (pods := job.pop(key, None)) not in (None, 0, 1):
             raise Refusal(
@@ -157,28 +162,28 @@ def _job(place: Place, name: str, manifest: Node) -> None:
     place.add(name, f"CronJob {name}", keys, times)
 
 
-def _timing(place: Place, schedule: str, zone_name: Any) -> tuple[Settings, FireTimes]:
-    """Return the keys and the fire times of an expression, as Kubernetes reads it (robfig/cron)."""
+def _timing(place: Place, schedule: str, zone_name: Any) -> tuple[str, OnCalendar]:
+    """Return the cron expression and the fire times of a schedule, as Kubernetes reads it
+    (robfig/cron).
+    """
     words = schedule.split()
     if words and words[0].startswith(("TZ=", "CRON_TZ=")):
         zone_name = words.pop(0).partition("=")[2]
     if zone_name is None:
         place.changed("it has no timeZone: UTC is used, as by most clusters")
-    zone_name = known_zone(zone_name or "UTC")
+    where = known_zone(zone_name or "UTC")
     expression = " ".join(words)
     alias = expression.lower()
-    times: FireTimes
     if alias.startswith("@every "):
-        written, times = interval(_go_duration(alias[7:]))
-        return {"cron": written, "timezone": zone_name}, times
+        return interval(_go_duration(alias[7:]))
     parts = ALIASES.get(alias, expression.replace("?", "*")).split()
-    fields = fields_of(parts, RULES)
+    fields = fields_of(parts, SUNDAY_IS_0)
     is_unrestricted = [
         any(item in ("*", "*/1") for item in parts[index].split(",")) for index in (2, 4)
     ]
-    times = OnCalendar(fields, zone(zone_name), EVERY_MATCH, either_day=not any(is_unrestricted))
+    times = OnCalendar(fields, where, EVERY_MATCH, either_day=not any(is_unrestricted))
     written = alias if alias in ALIASES else cron_expression(times, parts)
-    return {"cron": written, "timezone": zone_name}, times
+    return written, times
 
 
 def _go_duration(text: str) -> timedelta:

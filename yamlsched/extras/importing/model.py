@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
+from zoneinfo import ZoneInfo
 
 from yamlsched.errors import ScheduleError
+from yamlsched.extras.importing.calendar import OnCalendar
 from yamlsched.secret_forms import mask_command, mask_value
 from yamlsched.text import escape_line, truncate
 from yamlsched.timetable.cron import Cron, combine, parse_cron
@@ -65,23 +66,6 @@ class TooMany(Exception):
     """There are MAX_NOTES notes: what is being read is not what it was taken for."""
 
 
-class FireTimes(Protocol):
-    """When the source's own scheduler starts a job."""
-
-    def fires(self, start: datetime, end: datetime) -> set[int]:
-        """Return the instants in [start, end), in minutes since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """Several schedules of one job."""
-
-    parts: tuple[FireTimes, ...]
-
-    def fires(self, start: datetime, end: datetime) -> set[int]:
-        return {minute for part in self.parts for minute in part.fires(start, end)}
-
-
 def cron_keys(expressions: Iterable[str]) -> dict[str, Any]:
     """Return the key of a job with these expressions."""
     different = list(dict.fromkeys(expressions))
@@ -111,8 +95,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """A job for schedules.yaml. ``origin`` is the text it was made from, ``times`` when its source
-    would start it.
+    """A job for schedules.yaml. ``origin`` is the text it was made from, ``times`` are the schedules
+    by which its source would start it.
     """
 
     name: str
@@ -120,7 +104,7 @@ class ImportedJob:
     line: int
     origin: str
     keys: Mapping[str, Any]
-    times: FireTimes
+    times: Sequence[OnCalendar]
 
 
 @dataclass
@@ -170,6 +154,8 @@ class Place:
             yield
         except Refusal as error:
             (self.at(error.line) if error.line else self).refused(str(error))
+        except RecursionError:
+            self.refused("it is nested too deeply")
 
     def _note(self, effect: Treatment, message: str) -> None:
         if len(self.batch.notes) >= MAX_NOTES:
@@ -199,16 +185,18 @@ class Place:
         name: str,
         origin: str,
         keys: Mapping[str, Any],
-        times: FireTimes,
+        *times: OnCalendar,
     ) -> None:
-        """Add a job under a valid name that is free. Raises Refusal for what JSON cannot hold."""
+        """Add a job under a valid name that is free, in the time zone of its ``times``. Raises
+        Refusal for what JSON cannot hold.
+        """
         if len(self.batch.jobs) == MAX_JOBS:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
         try:
             json.dumps(keys, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise Refusal("it has a value that is not a constant, or none of JSON's") from error
-        keys = self._without_secrets(keys)
+        keys = self._without_secrets({**keys, "timezone": times[0].zone.key})
         wanted = job_name(name)
         free = free_name(wanted, self.batch.names)
         if free != wanted:
@@ -266,13 +254,12 @@ def job_name(text: str) -> str:
     return name[:MAX_NAME_CHARS].rstrip("_")
 
 
-def known_zone(name: Any) -> str:
-    """Return the name of a time zone. Raises Refusal if it is not known."""
+def known_zone(name: Any) -> ZoneInfo:
+    """Return the time zone called ``name``. Raises Refusal if it is not known."""
     try:
-        zone(str(name))
+        return zone(str(name))
     except ScheduleError as error:
         raise Refusal(f"unknown time zone {shown(name)}") from error
-    return str(name)
 
 
 def shown(value: Any) -> str:

@@ -11,17 +11,7 @@ from typing import Any
 
 from yamlsched.extras.importing.model import Origin, Refusal, shown
 
-MAX_DEPTH = 50
 SETTING_CALLS = ("update", "dict", "Celery")
-INTERVAL_ARGUMENTS = (
-    "days",
-    "seconds",
-    "microseconds",
-    "milliseconds",
-    "minutes",
-    "hours",
-    "weeks",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,47 +39,37 @@ def parse(source: Origin) -> ast.Module:
             warnings.simplefilter("ignore")  # invalid escapes and such in the source
             return ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
-        reason = (
-            error.msg
-            if isinstance(error, SyntaxError)
-            else "nested too deeply, or with NUL characters"
-        )
+        line = getattr(error, "lineno", 0) or 0
+        reason = getattr(error, "msg", "nested too deeply, or with NUL characters")
         raise Refusal(f"it is not valid Python: {reason}", line) from error
 
 
-def value(node: ast.AST | None, depth: int = 0) -> Any:
+def value(node: ast.AST | None) -> Any:
     """Return constants as they are, names and calls as Name and Call, and collections of them.
 
     Raises Refusal for everything whose value only execution would give.
     """
-    if depth > MAX_DEPTH:
-        raise Refusal("it is nested too deeply")
-
-    def inner(node: ast.AST | None) -> Any:
-        return value(node, depth + 1)
-
     match node:
         case ast.Constant(value=None | bool() | str() | float() | int() as constant):
             return constant
-        case ast.UnaryOp(op=ast.USub(), operand=operand) if _is_number(number := inner(operand)):
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if _is_number(number := value(operand)):
             return -number
         case ast.BinOp(op=ast.Mult() | ast.Add() as operator, left=left, right=right):
-            first, second = inner(left), inner(right)
+            first, second = value(left), value(right)
             if _is_number(first) and _is_number(second):
                 return first * second if isinstance(operator, ast.Mult) else first + second
         case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
-            return [inner(element) for element in elements]
+            return [value(element) for element in elements]
         case ast.Dict(keys=keys, values=values):
-            names = [inner(key) for key in keys if key is not None]
+            names = [value(key) for key in keys if key is not None]
             if len(names) == len(values) and all(isinstance(name, str | int) for name in names):
-                return dict(zip(names, map(inner, values), strict=True))
+                return dict(zip(names, map(value, values), strict=True))
         case ast.Name() | ast.Attribute():
             return Name(dotted(node))
         case ast.Call(func=function, args=args, keywords=words) if all(word.arg for word in words):
             name = dotted(function).rpartition(".")[2]
             return Call(
-                name, tuple(map(inner, args)), {str(word.arg): inner(word.value) for word in words}
+                name, tuple(map(value, args)), {str(word.arg): value(word.value) for word in words}
             )
     raise Refusal(f"{written(node)} is not a constant, and nothing is executed")
 
@@ -136,9 +116,7 @@ def dotted(node: ast.AST) -> str:
 
 def interval(days: dict[str, Any], args: tuple[Any, ...] = ()) -> timedelta | None:
     """Return what ``timedelta(*args, **days)`` says; None if it is not valid."""
-    if not all(_is_number(item) for item in (*args, *days.values())) or set(days) - set(
-        INTERVAL_ARGUMENTS
-    ):
+    if not all(_is_number(item) for item in (*args, *days.values())):
         return None
     try:
         return timedelta(*args, **days)

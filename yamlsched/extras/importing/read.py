@@ -18,7 +18,6 @@ from yamlsched.extras.importing import (
     systemd,
     write,
 )
-from yamlsched.extras.importing.calendar import OnCalendar
 from yamlsched.extras.importing.model import (
     MAX_NOTES,
     Imported,
@@ -106,21 +105,14 @@ def read(
             message = f"after {MAX_NOTES:,} messages the rest is not read"
             batch.notes.append(ImportNote(Treatment.REFUSED, source.file, 0, message))
             break
-        except RecursionError:
-            place.refused("it is nested too deeply")
     _leave_out_invalid(batch)
     if into is not None:
         _keep_apart(batch, into)
-    for job, difference in compare.compare(batch.jobs, start, days):
-        batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, difference))
-        batch.differing += difference != compare.NOT_COMPARED
+    compare.compare(batch, start, days)
     on_host_clock = {source.file for source, name in kinds if name in ON_HOST_CLOCK}
-    in_utc = [
-        job
-        for job in batch.jobs
-        if job.keys["timezone"] == "UTC" and isinstance(job.times, OnCalendar)
-    ]
-    batch.assumes_utc = any(job.file in on_host_clock for job in in_utc)
+    batch.assumes_utc = any(
+        job.keys["timezone"] == "UTC" and job.file in on_host_clock for job in batch.jobs
+    )
     order = {source.file: index for index, source in enumerate(sources)}
     batch.notes.sort(key=lambda note: (order[note.file], note.line))
     return batch
@@ -153,9 +145,7 @@ def _keep_apart(batch: Imported, into: Loaded) -> None:
 
 def _leave_out_invalid(batch: Imported) -> None:
     """Leave out jobs that ``validate`` would reject, so that the rest is a valid file."""
-    if not batch.jobs:
-        return
-    if not _errors(batch.jobs):
+    if not batch.jobs or not _errors(batch.jobs):
         return
     for job in list(batch.jobs):
         for message in _errors([job])[:1]:

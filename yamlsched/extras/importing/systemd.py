@@ -6,24 +6,16 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import SYSTEMD, OnCalendar
-from yamlsched.extras.importing.expression import (
-    CRON_RULES,
-    WEEKDAYS,
-    FieldRange,
-    cron_expression,
-    fields_of,
-    interval,
-)
+from yamlsched.extras.importing.expression import cron_expression, fields_of, interval
 from yamlsched.extras.importing.model import (
     FAITHFUL,
-    AnyOf,
-    FireTimes,
     Imported,
     Origin,
     Place,
@@ -32,7 +24,7 @@ from yamlsched.extras.importing.model import (
     known_zone,
     shown,
 )
-from yamlsched.timetable.zones import zone
+from yamlsched.timetable.cron_fields import DAY_OF_WEEK, FIELDS
 
 ALIASES = {
     "minutely": "*:*",
@@ -45,11 +37,8 @@ ALIASES = {
     "yearly": "*-01-01",
     "annually": "*-01-01",
 }
-RULES = (
-    *CRON_RULES[:3],
-    FieldRange("month", 1, 12),
-    FieldRange("weekday", 1, 7, {**WEEKDAYS, "sun": 7}),
-)
+WEEKDAY = FIELDS[DAY_OF_WEEK]
+RULES = (*FIELDS[:DAY_OF_WEEK], replace(WEEKDAY, low=1, names={**WEEKDAY.names, "sun": 7}))
 LONG_WEEKDAY = re.compile(r"(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*")
 SPAN = re.compile(r"\s*(\d{1,9})\s*([A-Za-z]*)")
 UNITS = {
@@ -64,24 +53,21 @@ UNITS = {
 MAX_SPREAD, MAX_TIMEOUT = timedelta(hours=24), timedelta(days=365)
 REPEATED = ("OnUnitActiveSec", "OnUnitInactiveSec")
 HARMLESS = {
-    *(
-        "Description",
-        "Documentation",
-        "DefaultDependencies",
-        "WantedBy",
-        "Alias",
-        "Also",
-        "Unit",
-        "Type",
-    ),
-    *(
-        "RemainAfterExit",
-        "RemainAfterElapse",
-        "SyslogIdentifier",
-        "StandardOutput",
-        "StandardError",
-    ),
-    *("AccuracySec", "FixedRandomDelay"),
+    "Description",
+    "Documentation",
+    "DefaultDependencies",
+    "WantedBy",
+    "Alias",
+    "Also",
+    "Unit",
+    "Type",
+    "RemainAfterExit",
+    "RemainAfterElapse",
+    "SyslogIdentifier",
+    "StandardOutput",
+    "StandardError",
+    "AccuracySec",
+    "FixedRandomDelay",
 }
 """Settings without which a run means the same. Every other one that is not read is reported."""
 EVALUATED = re.compile(r"\A~|%[^%]|\\[abfnrtvsxuU0-7]|\$[\w{]")
@@ -150,7 +136,7 @@ def _timer(place: Place, name: str, unit: Unit, units: dict[str, tuple[Origin, U
         )
     if service_name not in units:
         raise Refusal(f"its service {shown(service_name)} is not among the files: pass it too")
-    schedules: list[tuple[int, str, str, str, FireTimes]] = []
+    schedules: list[tuple[int, str, str, OnCalendar]] = []
     has_calendar = "OnCalendar" in timer
     if not has_calendar and not any(key in timer for key in REPEATED):
         raise Refusal("it has no OnCalendar, and there is no start at boot")
@@ -160,7 +146,7 @@ def _timer(place: Place, name: str, unit: Unit, units: dict[str, tuple[Origin, U
                 if key == "OnCalendar":
                     schedule = _calendar(text, place.source.zone)
                 else:
-                    schedule = "UTC", *interval(_span(text))
+                    schedule = interval(_span(text))
                     place.at(line).changed(
                         f"{key} counts from the last run; here it is counted from midnight UTC"
                     )
@@ -173,11 +159,11 @@ def _timer(place: Place, name: str, unit: Unit, units: dict[str, tuple[Origin, U
         of_service, service_name, service
     )
     _report_others(place, {**unit, "Timer": timer})
-    lines, texts, zones, written, times = zip(*schedules, strict=True)
-    if len(set(zones)) > 1:
+    lines, texts, written, times = zip(*schedules, strict=True)
+    if len({calendar.zone for calendar in times}) > 1:
         raise Refusal("its schedules have several time zones: write a timer for each", lines[0])
-    job = {**cron_keys(written), "timezone": zones[0], **keys}
-    place.at(lines[0]).add(name.removesuffix(".timer"), "; ".join(texts), job, AnyOf(times))
+    job = {**cron_keys(written), **keys}
+    place.at(lines[0]).add(name.removesuffix(".timer"), "; ".join(texts), job, *times)
 
 
 def _timer_keys(place: Place, timer: Settings, has_calendar: bool) -> dict[str, Any]:
@@ -317,10 +303,8 @@ def _span(text: str) -> timedelta | None:
         return None
 
 
-def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
-    """Return the time zone of a calendar event, its cron expression, and its fire times. Raises
-    Refusal.
-    """
+def _calendar(text: str, default_zone: str) -> tuple[str, OnCalendar]:
+    """Return the cron expression of a calendar event, and its fire times. Raises Refusal."""
     words = text.split()
     zone_name = default_zone
     if len(words) > 1 and re.match(r"[A-Za-z]", words[-1]) and words[-1].lower() not in ALIASES:
@@ -343,8 +327,8 @@ def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
         raise Refusal("it has no cron expression")
     weekday = LONG_WEEKDAY.sub(lambda name: name[1].lower(), weekday)
     fields = fields_of([_ranges(part) for part in (times[1], times[0], day, month, weekday)], RULES)
-    calendar = OnCalendar(fields, zone(known_zone(zone_name)), SYSTEMD)
-    return zone_name, cron_expression(calendar), calendar
+    calendar = OnCalendar(fields, known_zone(zone_name), SYSTEMD)
+    return cron_expression(calendar), calendar
 
 
 def _ranges(text: str) -> str:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.extras.importing import write
-from yamlsched.extras.importing.model import ImportedJob
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.load import Loaded, load
 
@@ -44,25 +41,6 @@ def load_valid(file: Path, data: bytes) -> Loaded:
         message = f"{file}:{errors[0].line}:{errors[0].column}: {errors[0].message}"
         raise Refused(f"{message}: nothing was imported. Fix it first: yamlsched validate {file}")
     return loaded
-
-
-def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
-    """Return the text of the file with ``jobs`` appended. Raises Refused if that is not possible as
-    text.
-    """
-    file = loaded.source.file
-    try:
-        text = write.append(loaded.source.text, loaded, jobs)
-    except write.CannotAppend as error:
-        raise Refused(f"{file} was not changed: {error}") from error
-    known = {diagnostic.message for diagnostic in loaded.diagnostics}
-    for diagnostic in load(text.encode(), file, None).diagnostics:
-        if diagnostic.severity == "error" and diagnostic.message not in known:
-            raise Refused(
-                f"{file} was not changed: with the imported jobs it is not valid:"
-                f" {diagnostic.message}"
-            )
-    return text
 
 
 def save(file: Path, text: str, data: bytes | None) -> None:

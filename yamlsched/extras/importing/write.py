@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from yamlsched.errors import Refused
 from yamlsched.extras.importing.model import YAML_WORDS, ImportedJob
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.node import Node
@@ -45,10 +46,6 @@ ORDER = (
 NEVER_DEFAULTS = {*ORDER[1:7], "stdin", "payload", "enabled", "spread", "limit"}
 
 
-class CannotAppend(ValueError):
-    """A file whose jobs cannot be extended as text. The message says why and what to do."""
-
-
 def as_file(jobs: Sequence[ImportedJob], zone: str) -> str:
     """Return a schedules.yaml. What all jobs have in common becomes its defaults."""
     defaults = {
@@ -76,14 +73,14 @@ def _limits(jobs: Sequence[ImportedJob]) -> dict[str, dict[str, int]]:
 
 
 def as_jobs(
-    jobs: Sequence[ImportedJob], zone: str, indent: str, inherited: Mapping[str, Any] | None = None
+    jobs: Sequence[ImportedJob], zone: str, indent: str, inherited: Mapping[str, Any] = {}
 ) -> str:
     """Return the entries of ``jobs``, each under a comment with its source; ``zone`` is that of the
     file.
     """
     blocks = []
     for job in jobs:
-        keys = {key: value for key, value in job.keys.items() if key not in (inherited or {})}
+        keys = {key: value for key, value in job.keys.items() if key not in inherited}
         if keys["timezone"] == zone:
             del keys["timezone"]
         place = f"{job.file}:{job.line}" if job.line else job.file
@@ -131,15 +128,20 @@ def _comment(text: str) -> str:
     return safe if len(safe) <= MAX_COMMENT_CHARS else safe[: MAX_COMMENT_CHARS - 3] + "..."
 
 
-def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
-    """Return the schedules.yaml ``text``, which is valid, with ``jobs`` behind its own. Raises
-    CannotAppend.
+def append(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
+    """Return the text of a valid schedules.yaml with ``jobs`` behind its own. Raises Refused if that
+    is not possible as text.
     """
     assert loaded.root is not None
-    root, node = loaded.root.node, loaded.root.node.value["jobs"]
+    text, root, node = loaded.source.text, loaded.root.node, loaded.root.node.value["jobs"]
+    limits = _limits(jobs)
+    if limits and "limits" in root.value:
+        raise _refused(
+            loaded, "it has limits: import to stdout, and paste the jobs and their limits"
+        )
     if text[root.start : root.start + 1] == "{" or node.alias_at is not None:
-        raise CannotAppend(
-            "its jobs are not written as a block: write each key on a line of its own"
+        raise _refused(
+            loaded, "its jobs are not written as a block: write each key on a line of its own"
         )
     column = _column(text, node.key.start)
     if not node.value:  # jobs: {}
@@ -150,29 +152,37 @@ def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
         )
     else:
         if text[node.start : node.start + 1] == "{":
-            raise CannotAppend("its jobs are written in braces: write each job on lines of its own")
+            raise _refused(
+                loaded, "its jobs are written in braces: write each job on lines of its own"
+            )
         first = next(iter(node.value.values())).key
         indent = " " * _column(text, first.start)
         head, tail = _split_behind(text, node.key.start, root.value.values(), len(indent))
         result = f"{head}\n{as_jobs(jobs, loaded.timezone, indent)}{tail}"
     after = load(result.encode(), loaded.source.file, None)
-    if (limits := _limits(jobs)) and after.root:
+    if limits and after.root:
         result = _with_limits(result, after.root.node, limits)
         after = load(result.encode(), loaded.source.file, None)
     is_same = after.namespace == loaded.namespace and all(
         after.jobs.get(name) == job for name, job in loaded.jobs.items()
     )
     if not is_same or not after.jobs.keys() >= {job.name for job in jobs}:
-        raise CannotAppend(
-            "its jobs cannot be extended as text: import to stdout, and paste the jobs"
+        raise _refused(
+            loaded, "its jobs cannot be extended as text: import to stdout, and paste the jobs"
         )
+    known = {diagnostic.message for diagnostic in loaded.diagnostics}
+    for diagnostic in after.diagnostics:
+        if diagnostic.severity == "error" and diagnostic.message not in known:
+            raise _refused(loaded, f"with the imported jobs it is not valid: {diagnostic.message}")
     return re.sub(r"(?<!\r)\n", "\r\n", result) if "\r\n" in text else result
+
+
+def _refused(loaded: Loaded, why: str) -> Refused:
+    return Refused(f"{loaded.source.file} was not changed: {why}")
 
 
 def _with_limits(text: str, root: Node, limits: Mapping[str, Any]) -> str:
     """Return ``text`` with ``limits`` behind its version."""
-    if "limits" in root.value:
-        raise CannotAppend("it has limits: import to stdout, and paste the jobs and their limits")
     at = text.find("\n", root.value["version"].end) + 1
     return f"{text[:at]}{' ' * _column(text, root.start)}limits: {flow(limits)}\n{text[at:]}"
 
