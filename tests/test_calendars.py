@@ -36,6 +36,9 @@ SCHEDULES = [
     "0 0,12 * * 1-5",
     "0 9 * * 1; 0 12 * * *",
     "0 9 1 * *",
+    "0 9 LW * *",
+    "*/20 8 * * * every 2w from 2026-08-30",
+    "0 9 * * 1; 0 12 * * * every 3w from 2026-08-12",
 ]
 RANGES = st.lists(st.tuples(st.integers(-8, 8), st.integers(0, 3)), max_size=4)
 

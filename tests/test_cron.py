@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from datetime import datetime
+from datetime import date, datetime
 from itertools import product
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from yamlsched.errors import CronError
+from yamlsched.schedule.load import load
+from yamlsched.timetable import slots
 from yamlsched.timetable.cron import (
     ALIASES,
     HORIZON_YEARS,
@@ -22,6 +24,8 @@ from yamlsched.timetable.cron import (
     mismatches,
     parse_cron,
 )
+from yamlsched.timetable.cron_fields import is_computed
+from yamlsched.timetable.zones import zone
 
 EVERY_DAY = tuple(range(1, 32))
 
@@ -199,10 +203,24 @@ REFUSED = [
     ("R * * * *", "R", "a hashed or random value", "of your choice"),
     ("r(0-9)/2 * * * *", "r(0-9)/2", "a hashed or random value", "of your choice"),
     ("0 H * * *", "H", "hour H: H (a hashed or random value)", "spread"),
-    ("0 0 15W * *", "15W", "W (the nearest weekday)", "a day number"),
-    ("0 0 LW * *", "LW", "W (the nearest weekday)", "a day number"),
-    ("0 0 L/2 * *", "L", 'day-of-month "L" is not a number', "from 1 to 31"),
-    ("0 0 L-3 * *", "L", 'day-of-month "L" is not a number', "from 1 to 31"),
+    ("0 0 1-5W * *", "1-5W", "1-5W is none of L, L-3, LW and 15W", "15W for the weekday nearest"),
+    ("0 0 W15 * *", "W15", "is none of L, L-3, LW and 15W", "LW for the last weekday"),
+    ("0 0 L-3W * *", "L-3W", "is none of L, L-3, LW and 15W", "L-3 for three days before"),
+    ("0 0 15W/2 * *", "15W/2", "is none of L, L-3, LW and 15W", "15W for the weekday nearest"),
+    ("0 0 L/2 * *", "L/2", "is none of L, L-3, LW and 15W", "L-3 for three days before"),
+    ("0 0 L-3-5 * *", "L-3-5", "is none of L, L-3, LW and 15W", "L-3 for three days before"),
+    ("0 0 1,15w * *", "15w", "15w is not supported in a list", "write 15w alone"),
+    ("0 0 L-3,L * *", "L-3", "L-3 is not supported in a list", "crons takes several"),
+    ("0 0 L-0 * *", "L-0", "L-0 is not in L-1 to L-30", "L for the last day"),
+    ("0 0 L-40 * *", "L-40", "L-40 is not in L-1 to L-30", "write L-1 to L-30"),
+    ("0 0 32W * *", "32", "day-of-month 32 is not in 1-31", "from 1 to 31"),
+    ("0 0 0W * *", "0", "day-of-month 0 is not in 1-31", "from 1 to 31"),
+    ("0 0 15W * mon", "15W", "15W together with day-of-week mon", "write * as day-of-week"),
+    ("0 0 L-3 * 1-5", "L-3", "W and L-n do not allow a day-of-week", "two jobs"),
+    ("0 0 LW * 5#2", "LW", "together with day-of-week 5#2", "write * as day-of-month"),
+    ("0 0 30W 2 *", "30W 2 *", "it never fires", "a day that the month has"),
+    ("0 0 L-29 2 *", "L-29 2 *", "it never fires", "a day that the month has"),
+    ("0 0 L-30 4,6,9,11 ?", "L-30 4,6,9,11 ?", "it never fires", "a day that the month has"),
     ("0 0 * * L", "L", "L belongs before the number of a weekday", "L5"),
     ("0 0 * * 5L", "5L", "L belongs before", "L5"),
     ("0 0 * * 1#6", "1#6", "a number from 1 to 5", "1#2"),
@@ -307,7 +325,7 @@ def test_any_string_is_either_valid_or_has_an_error_at_a_position_inside_it(text
     except CronError as refused:
         error = refused
     else:
-        assert croniter.is_valid(cron.expression)
+        assert croniter.is_valid(cron.expression) or is_computed(cron.date_fields[0])
         assert cron.times
         assert list(cron.times) == sorted(set(cron.times))
         assert parse_cron(cron.expression).times == cron.times
@@ -370,6 +388,33 @@ def test_dates_are_those_that_croniter_finds(day_of_month, month, day_of_week, y
     assert ours == theirs
 
 
+@pytest.mark.parametrize(
+    "day_of_month, year, month, day",
+    [
+        ("15W", 2026, 8, 14),  # the 15th is a Saturday: Friday
+        ("15W", 2026, 11, 16),  # a Sunday: Monday
+        ("15W", 2026, 12, 15),  # a Tuesday
+        ("1W", 2026, 8, 3),  # a Saturday: not in the month before
+        ("1W", 2026, 11, 2),
+        ("31w", 2026, 5, 29),  # a Sunday: not in the month after
+        ("31W", 2026, 10, 30),
+        ("31W", 2026, 11, None),
+        ("29W", 2026, 2, None),
+        ("29W", 2032, 2, 27),  # a Sunday, the last day of a leap year's February
+        ("LW", 2026, 2, 27),
+        ("lw", 2026, 5, 29),
+        ("L-3", 2026, 2, 25),
+        ("l-3", 2028, 2, 26),
+        ("L-30", 2026, 12, 1),
+        ("L-30", 2026, 11, None),
+    ],
+)
+def test_a_day_that_depends_on_the_month_stays_in_it(day_of_month, year, month, day):
+    cron = parse_cron(f"0 0 {day_of_month} * ?")
+
+    assert matching_days(cron.date_fields, year, month) == ((day,) if day else ())
+
+
 def test_the_page_lists_the_aliases():
     document = (Path(__file__).parent.parent / "docs" / "cron.md").read_text()
     rows = re.findall(r"^\| (`@.*) \| `(.*)` \|$", document, re.MULTILINE)
@@ -379,12 +424,32 @@ def test_the_page_lists_the_aliases():
     assert listed == ALIASES
 
 
+def test_the_examples_of_the_page_are_valid_and_the_answer_about_an_off_week_is_true():
+    document = (Path(__file__).parent.parent / "docs" / "cron.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    jobs = {}
+    for block in blocks:
+        loaded = load(f"version: 1\n{block}".encode(), "cron.md", None)
+        assert not loaded.diagnostics
+        jobs |= loaded.jobs
+
+    cron = jobs["payroll"].cron
+    [[day, answer]] = re.findall(r"why payroll --at (\S+)` answers \"(.*?)\"", document)
+    assert slots.off_week(cron, zone("UTC"), date.fromisoformat(day)) == answer
+    assert cron.source == "0 9 * * mon every 2w from 2026-12-07"
+
+
 DAY_OF_MONTH_ITEMS = st.sampled_from(
     ["29", "30", "31", "L", "*/31", "30-31", "28-30/2", "31-l"]
 ) | st.integers(1, 31).map(str)
-DAYS_OF_MONTH = st.sampled_from(["*", "?"]) | st.lists(
-    DAY_OF_MONTH_ITEMS, min_size=1, max_size=3
-).map(",".join)
+COMPUTED = (
+    st.integers(1, 31).map("{}W".format) | st.integers(1, 30).map("L-{}".format) | st.just("LW")
+)
+DAYS_OF_MONTH = (
+    COMPUTED
+    | st.sampled_from(["*", "?"])
+    | st.lists(DAY_OF_MONTH_ITEMS, min_size=1, max_size=3).map(",".join)
+)
 MONTH_FIELDS = st.just("*") | st.lists(st.integers(1, 12).map(str), min_size=1, max_size=4).map(
     ",".join
 )

@@ -18,7 +18,7 @@ from yamlsched.schedule.job import Catchup, Job, Overlap, Retention
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.schema import DATE, HANDLER, JOB_KEYS, NAME, SCHEMA, Schema
 from yamlsched.schedule.schema_check import REPORTERS
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.cron import EVERY, parse_cron
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 124, 301))
@@ -498,7 +498,7 @@ def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
 
 def test_patterns_and_choices_of_the_schema_match_the_code():
     patterns = {schema["pattern"] for schema in JOB_KEYS.values() if "pattern" in schema}
-    assert patterns == {durations.PATTERN, HANDLER, NAME, DATE}
+    assert patterns == {durations.PATTERN, HANDLER, NAME, DATE, f"^({EVERY})w$"}
     assert set(JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)
     assert set(JOB_KEYS["overlap"]["enum"]) == set(Overlap)
     assert set(JOB_KEYS["catchup"]["enum"]) == set(Catchup)

@@ -93,6 +93,22 @@ def reference_values(field: str, low: int, high: int, names: str = "") -> set[in
     return values
 
 
+def computed_day(day: date, length: int, text: str) -> int | None:
+    """Of the weekdays of the month, the one that is nearest to a day; or a day from the end."""
+    wanted = length if text[0] == "L" else int(text[:-1])
+    if "-" in text:
+        wanted -= int(text[2:])
+    if not 1 <= wanted <= length or "W" not in text:
+        return wanted
+    weekdays = [n for n in range(1, length + 1) if day.replace(day=n).strftime("%a")[0] != "S"]
+    return min(weekdays, key=lambda n: abs(n - wanted))
+
+
+def weeks_between(first: date, day: date) -> int:
+    monday, other = (date.fromisocalendar(*which.isocalendar()[:2], 1) for which in (first, day))
+    return (other - monday).days // 7
+
+
 class Reference:
     def __init__(self, text: str) -> None:
         minute, hour, self.day_of_month, month, self.day_of_week = text.split()
@@ -109,9 +125,10 @@ class Reference:
             return False
         length = monthrange(day.year, day.month)[1]
         weekday = day.isoweekday() % 7
-        numbers = [item for item in self.day_of_month.split(",") if item != "L"]
+        numbers = [item for item in self.day_of_month.split(",") if not re.search("[LW]", item)]
         by_number = bool(numbers) and day.day in reference_values(",".join(numbers), 1, 31)
-        by_number |= len(numbers) < len(self.day_of_month.split(",")) and day.day == length
+        if computed := re.search("(L|[0-9]+W)(W|-[0-9]+)?", self.day_of_month):
+            by_number |= day.day == computed_day(day, length, computed[0])
         if "#" in self.day_of_week:
             which, nth = map(int, self.day_of_week.split("#"))
             by_weekday = weekday == which % 7 and day.day in range(nth * 7 - 6, nth * 7 + 1)
@@ -190,11 +207,12 @@ def stars(high: int) -> st.SearchStrategy[str]:
     return st.just("*") | st.integers(1, high).map("*/{}".format)
 
 
+DAYS = st.integers(1, 31).map("{}W".format) | st.integers(1, 30).map("L-{}".format) | st.just("LW")
 EXPRESSIONS = st.builds(
     "{} {} {} {} {}".format,
     st.sampled_from(["0", "30", "15,45", "0-59", "5/20"]) | stars(60) | numbers(0, 59),
     st.sampled_from(["0", "1", "2", "3", "23", "0-23"]) | stars(24) | numbers(0, 23),
-    st.sampled_from(["*", "*", "*", "?", "L", "1,L", "L,2-31"]) | stars(31) | numbers(1, 31),
+    st.sampled_from(["*", "*", "*", "?", "L", "1,L", "L,2-31"]) | stars(31) | numbers(1, 31) | DAYS,
     st.sampled_from(["*", "*", "*", "feb-may", "SEP-dec,1"]) | stars(12) | numbers(1, 12),
     st.sampled_from(["*", "*", "*", "?", "sat-sun", "fri", "0-7", "5-7/2", "7", "0#1", "L0", "L6"])
     | stars(7)
@@ -268,17 +286,28 @@ def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(
     early=st.integers(0, 2 * 1440),
     length=st.integers(0, 3 * 1440),
     bounds=st.tuples(*[st.none() | st.integers(-3, 3)] * 2),
+    weeks=st.tuples(st.sampled_from([1, 1, 2, 2, 3, 52]), st.integers(0, 120)),
 )
-@example(["30 23 * * *", "0 0 * * *"], True, ("America/Santiago", "2026-09-06"), 1440, 2880, (0, 0))
+@example(
+    texts=["30 23 * * *", "0 0 * * *"],
+    is_list=True,
+    place=("America/Santiago", "2026-09-06"),
+    early=1440,
+    length=2880,
+    bounds=(0, 0),
+    weeks=(1, 0),
+)
 def test_several_expressions_between_two_dates_have_the_slots_of_each_on_these_dates(
-    texts, is_list, place, early, length, bounds
+    texts, is_list, place, early, length, bounds, weeks
 ):
     texts = texts if is_list else texts[:1]
     zone, changed_on = ZoneInfo(place[0]), date.fromisoformat(place[1])
     first, last = (None if days is None else changed_on + timedelta(days=days) for days in bounds)
+    every, back = weeks if first else (1, 0)
+    first = first and first - timedelta(weeks=back)
     assume(not (first and last and last < first))
     try:
-        cron = combine([parse_cron(text) for text in texts], is_list, first, last)
+        cron = combine([parse_cron(text) for text in texts], is_list, first, last, every)
     except CronError:
         assume(False)
     after = datetime.fromisoformat(place[1]).replace(tzinfo=UTC) - early * MINUTE
@@ -293,7 +322,10 @@ def test_several_expressions_between_two_dates_have_the_slots_of_each_on_these_d
         reference = Reference(text)
         on_date = reference.on_date
         reference.on_date = lambda day, matches=on_date: (  # type: ignore[assignment]
-            matches(day) and (not first or first <= day) and (not last or day <= last)
+            matches(day)
+            and (not first or first <= day)
+            and (not last or day <= last)
+            and (not first or weeks_between(first, day) % every == 0)
         )
         for at, wall in reference.fires(ticks):
             expected.setdefault(at, set()).add(wall)
@@ -323,10 +355,14 @@ def test_several_expressions_between_two_dates_have_the_slots_of_each_on_these_d
 
 
 @settings(max_examples=30)
-@given(texts=st.lists(EXPRESSIONS, min_size=1, max_size=3))
-def test_no_two_slots_of_several_expressions_are_closer_than_the_smallest_gap(texts):
+@given(
+    texts=st.lists(EXPRESSIONS, min_size=1, max_size=3),
+    every=st.integers(1, 4),
+    first=st.dates(date(2026, 11, 1), date(2027, 1, 31)),
+)
+def test_no_two_slots_of_several_expressions_are_closer_than_the_smallest_gap(texts, every, first):
     try:
-        cron = combine([parse_cron(text) for text in texts], True)
+        cron = combine([parse_cron(text) for text in texts], True, first, None, every)
     except CronError:
         assume(False)
     minutes = list(
@@ -351,6 +387,52 @@ def test_the_smallest_gap_of_several_expressions_is_that_of_two_dates():
     assert {
         texts: smallest_gap(combine(list(map(parse_cron, texts)), True)) for texts in apart
     } == apart
+
+
+def test_the_smallest_gap_of_weeks_that_count_is_over_the_weeks_between():
+    anchor = date(2026, 12, 7)
+    apart = {
+        ("0 9 * * mon", 2): timedelta(days=14),
+        ("0 9 * * mon", 52): timedelta(days=364),
+        ("0 9 * * sun,mon", 2): timedelta(days=6),
+        ("0 9 * * 1-5", 3): timedelta(days=1),
+    }
+    assert {
+        (text, every): smallest_gap(combine([parse_cron(text)], False, anchor, None, every))
+        for text, every in apart
+    } == apart
+
+
+def test_every_second_week_counts_weeks_over_the_end_of_a_year_of_53():
+    cron = parse_schedule("0 9 * * mon,sun every 2w from 2026-12-09")
+    found = slots(cron, ZoneInfo("Pacific/Auckland"), utc("2026-12-01"), utc("2027-01-24"))
+
+    # the Monday before starts_on is in its week, and has no slot; a week ends on Sunday
+    assert [f"{slot.nominal:%m-%d}" for slot in found] == [
+        "12-13",
+        "12-21",
+        "12-27",
+        "01-04",
+        "01-10",
+        "01-18",
+        "01-24",
+    ]
+
+
+@pytest.mark.parametrize(
+    "local, reason",
+    [
+        ("2026-12-14 09:00", "off week, the next is 2026-12-21"),
+        ("2026-12-15 09:00", "day-of-week tue is not in mon; off week, the next is 2026-12-21"),
+        ("2026-11-30 09:00", "2026-11-30 is before starts_on, 2026-12-07"),
+        ("2027-01-04 09:00", "2027-01-04 is after ends_on, 2027-01-03"),
+        ("2027-01-11 09:00", "2027-01-11 is after ends_on, 2027-01-03; off week"),
+    ],
+)
+def test_an_off_week_is_named_with_the_next_date(local, reason):
+    cron = parse_schedule("0 9 * * mon every 2w from 2026-12-07 until 2027-01-03")
+
+    assert mismatch(cron, ZoneInfo("UTC"), utc(local)) == reason
 
 
 def test_a_job_that_has_ended_or_starts_in_years_is_looked_up_at_once():

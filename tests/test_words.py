@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from datetime import UTC, date, datetime, timedelta
 from itertools import product
 
@@ -67,6 +68,13 @@ MONTH_DAYS = (
         "L",
         "l",
         "1,L",
+        "LW",
+        "1W",
+        "15w",
+        "31W",
+        "L-1",
+        "L-3",
+        "L-30",
         "*/1",
         "*/2",
         "*/10",
@@ -141,7 +149,9 @@ SENTENCE = re.compile(
     r"|Minutes (?P<first>\d+) through (?P<last>\d+) past the hour)"
     r"(?:, every (?P<every>\d+) hours)?(?:, between (?P<begin>\d\d):00 and (?P<until>\d\d):59)?)"
     rf"(?P<daily>, every day)?(?:, on day (?P<days>{NUMBERS}) of the month|, between day (?P<from>\d+) and (?P<to>\d+) "
-    rf"of the month|, (?P<last_day>on the last day of the month)|, on the (?P<nth>{'|'.join([*ORDINALS, 'last'])}) "
+    rf"of the month|, (?P<last_day>on the last day of the month)|, (?P<back>\d+) days before the last day of the month"
+    r"|, on the (?:weekday nearest day (?P<near>\d+)|(?P<ends>first|last) weekday) of the month"
+    rf"|, on the (?P<nth>{'|'.join([*ORDINALS, 'last'])}) "
     rf"(?P<nth_day>{'|'.join(NAMES)}) of the month|(?:, only on|,) (?P<weekdays>{DAYS}))?"
     rf"(?:(?:, only in|,) (?P<months>{IN_MONTHS}))?"
 )
@@ -197,6 +207,15 @@ def read(sentence: str) -> tuple[set[int], object]:
             return int(part["from"]) <= day.day <= int(part["to"])
         if part["last_day"]:
             return (day + timedelta(days=1)).day == 1
+        if part["back"]:
+            return (day + timedelta(days=int(part["back"]) + 1)).day == 1
+        length = monthrange(day.year, day.month)[1]
+        if near := part["near"] or {"first": "1", "last": f"{length}"}.get(part["ends"]):
+            weekdays = [
+                number for number in range(1, length + 1) if day.replace(day=number).weekday() < 5
+            ]
+            nearest = min(weekdays, key=lambda number: abs(number - int(near)))
+            return int(near) <= length and day.day == nearest
         if part["nth"]:
             is_nth = (day + timedelta(days=7)).month != day.month
             if part["nth"] != "last":
@@ -284,6 +303,9 @@ def test_no_expression_has_words_that_are_not_true(fields: tuple[str, ...]) -> N
             "Every 10 minutes, between 08:00 and 18:59, Monday through Friday (Asia/Tokyo)",
         ),
         ("0 6 l * *", "At 06:00, on the last day of the month (Asia/Tokyo)"),
+        ("0 6 lw * *", "At 06:00, on the last weekday of the month (Asia/Tokyo)"),
+        ("0 6 L-3 * *", "At 06:00, 3 days before the last day of the month (Asia/Tokyo)"),
+        ("0 6 L-1 * *", ""),
         ("0 6 * * l5", "At 06:00, on the last Friday of the month (Asia/Tokyo)"),
     ],
 )

@@ -72,6 +72,7 @@ class DayReport:
     date: date
     timezone: str
     slots: list[SlotReport]
+    off_week: str
     more: int
     job_is_off: str | None
     previous_slot: datetime | None
@@ -125,7 +126,14 @@ def explain_day(
     off = off_reason(job, known.now, hosts.environment_in_use(connection, namespace))
     reports = _explained(connection, namespace, job, known)
     return DayReport(
-        job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last)
+        job.job_type,
+        day,
+        job.timezone,
+        reports,
+        slots.off_week(cron, where, day),
+        more,
+        off,
+        *neighbours(job, first, last),
     )
 
 

@@ -116,7 +116,8 @@ def _day(day: DayReport) -> list[str]:
     if day.more:
         lines.append(f"and {day.more} more slots on {day.date}: pass a time to see one of them")
     if not lines:
-        lines.append(f"{day.job_type} has no slot on {day.date} in {day.timezone}")
+        why = f": {day.off_week}" if day.off_week else ""
+        lines.append(f"{day.job_type} has no slot on {day.date} in {day.timezone}{why}")
         for word, slot in (("slot before:", day.previous_slot), ("slot after: ", day.next_slot)):
             if slot:
                 lines.append(f"  {word} {short_utc(slot)} ({local_time(slot, zone(day.timezone))})")

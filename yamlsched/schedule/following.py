@@ -158,7 +158,8 @@ def _slots(job: Job) -> tuple[object, ...]:
         (expression.times, expression.date_fields, expression.wildcard)
         for expression in cron.expressions
     }
-    return job.timezone, expressions, cron.dates, bool(cron.parts)
+    weeks = cron.every > 1 and (cron.every, cron.starts_on)
+    return job.timezone, expressions, cron.dates, weeks, bool(cron.parts)
 
 
 def _shown_slots(job: Job) -> str:

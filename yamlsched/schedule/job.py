@@ -212,6 +212,11 @@ class Job:
         return tuple(written(self.cron)) if self.cron and self.cron.parts else ()
 
     @property
+    def every(self) -> str | None:
+        """How many weeks are between those that have slots, as the file has it."""
+        return f"{self.cron.every}w" if self.cron and self.cron.every > 1 else None
+
+    @property
     def starts_on(self) -> date | None:
         """The first local date with slots."""
         return self.cron.starts_on if self.cron else None
@@ -352,7 +357,12 @@ COLUMNS = {
 }
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "cron": {"crons": _unless_empty, "starts_on": _show_date, "ends_on": _show_date},
+    "cron": {
+        "crons": _unless_empty,
+        "every": _same,
+        "starts_on": _show_date,
+        "ends_on": _show_date,
+    },
     "only_on": {"calendars": _unless_empty},
 }
 """After a key that is a column: what is shown beside it and is not stored by itself."""

@@ -91,6 +91,9 @@ class Reader:
     def date(self, spot: Spot) -> date | None:
         return day(spot.value, spot, self.findings)
 
+    def every(self, spot: Spot) -> int:
+        return int(spot.value.removesuffix("w"))
+
     def timezone(self, spot: Spot) -> str | None:
         name: str = spot.value
         if name in timezones.names():
@@ -148,6 +151,7 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "cron": Reader.cron,
     "crons": Reader.crons,
     "ends_on": Reader.date,
+    "every": Reader.every,
     "exit_codes": Reader.exit_codes,
     "only_on": Reader.calendars,
     "payload": Reader.payload,

@@ -29,6 +29,7 @@ VARIABLE: str = JOB_KEYS["env"]["propertyNames"]["pattern"]
 EXIT_CODE: str = JOB_KEYS["exit_codes"]["properties"]["retry_after"]["propertyNames"]["pattern"]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
 DATE: str = JOB_KEYS["starts_on"]["pattern"]
+WEEKS: str = JOB_KEYS["every"]["pattern"]
 DATES: str = SCHEMA["properties"]["calendars"]["additionalProperties"]["properties"]["dates"][
     "items"
 ]["pattern"]
@@ -204,6 +205,19 @@ def not_a_date(spot: Spot, findings: Findings) -> None:
     )
 
 
+def not_weeks(spot: Spot, findings: Findings) -> None:
+    text = str(spot.value)
+    guess = _guess_duration(text)
+    weeks, rest = divmod(durations.parse(guess), timedelta(weeks=1)) if guess else (0, True)
+    remedy = "Write whole weeks, 2w to 52w. For a shorter interval write a cron with steps."
+    if weeks == 1 and not rest:
+        remedy = "Remove it: without every, each week counts."
+    elif f"{weeks}w" != text and re.fullmatch(WEEKS, f"{weeks}w") and not rest:
+        remedy = f'Did you mean "{weeks}w"?'
+    message = f"{spot}: {quoted(text)} is not a number of weeks from 2w to 52w"
+    findings.error(spot, "YS141", message, remedy)
+
+
 def _mapping(key: Spot) -> Spot:
     """Return what messages call the mapping that has ``key``."""
     return Spot(key.node, key.path[:-1])
@@ -218,4 +232,5 @@ PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     EXIT_CODE: not_an_exit_code,
     DATE: not_a_date,
     DATES: not_a_date,
+    WEEKS: not_weeks,
 }

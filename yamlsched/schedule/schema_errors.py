@@ -20,6 +20,7 @@ from yamlsched.schedule.schema import (
     NAME,
     PATTERNS,
     SCHEMA,
+    WEEKS,
     Schema,
     hook_remedy,
     needed_keys,
@@ -109,7 +110,10 @@ def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
         )
         is_written = spot.node.start < spot.node.end
         findings.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
-    elif schema.get("pattern") in (durations.PATTERN, DATE, DATES) and type(value) in (int, float):
+    elif schema.get("pattern") in (durations.PATTERN, DATE, DATES, WEEKS) and type(value) in (
+        int,
+        float,
+    ):
         PATTERNS[schema["pattern"]](spot, findings)
     else:
         message = f"{spot} must be {TYPES[expected]}, found {described(value)}"

@@ -82,6 +82,11 @@ def _calendar(entry: Spot, findings: Findings) -> Calendar | None:
 def combine_cron(values: dict[str, Any], own: Spot, findings: Findings) -> None:
     """Make one value of all that decides the slots of a job."""
     expression, expressions = values.get("cron"), values.pop("crons", None)
+    every = values.pop("every", None) or 1
+    if every > 1 and "starts_on" not in values:
+        message = f"{own}: every {every}w needs starts_on, whose week is the first that counts"
+        remedy = "Add starts_on: with the first date, for example starts_on: 2026-12-07."
+        findings.error(own.child("every"), "YS140", message, remedy)
     starts_on, ends_on = values.pop("starts_on", None), values.pop("ends_on", None)
     if starts_on and ends_on and ends_on < starts_on:
         spot = own.get("ends_on") or own.get("starts_on") or own
@@ -92,7 +97,9 @@ def combine_cron(values: dict[str, Any], own: Spot, findings: Findings) -> None:
             "Exchange the two.",
         )
     elif expression or expressions:
-        values["cron"] = combine(expressions or [expression], bool(expressions), starts_on, ends_on)
+        values["cron"] = combine(
+            expressions or [expression], bool(expressions), starts_on, ends_on, every
+        )
 
 
 def limit_spread(values: dict[str, Any], own: Spot, findings: Findings) -> None:

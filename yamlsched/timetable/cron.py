@@ -5,6 +5,7 @@ docs/cron.md.
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from itertools import pairwise, product
 
 from yamlsched.errors import CronError
 from yamlsched.timetable import cron_fields as fields
-from yamlsched.timetable.cron_fields import field_values, uses_nth
+from yamlsched.timetable.cron_fields import field_values, is_computed, uses_nth
 
 DAY = 1440
 MAX_CHARS = 256
@@ -52,8 +53,9 @@ class Cron:
     expanded and single spaces. ``wildcard`` selects the rule for clock changes; it depends on the
     spelling, because ``0-59`` and ``*`` differ in nothing else. ``times`` are the minutes after
     midnight at which it fires on a matching date, ascending. ``dates`` are the first and last of
-    the local dates with slots, ascending; None: all. Of a list, ``parts`` are its expressions, and
-    its slots are those of all of them: other fields say less.
+    the local dates with slots, ascending; None: all. Of their ISO weeks each ``every``-th counts,
+    from that of ``starts_on`` on. Of a list, ``parts`` are its expressions, and its slots are those
+    of all of them: other fields say less.
     """
 
     source: str
@@ -62,6 +64,7 @@ class Cron:
     wildcard: bool
     date_fields: tuple[str, str, str] = field(compare=False, repr=False)
     times: tuple[int, ...] = field(compare=False, repr=False)
+    every: int = 1
     starts_on: date | None = None
     ends_on: date | None = None
     dates: tuple[tuple[date, date], ...] | None = None
@@ -72,11 +75,25 @@ class Cron:
         """The expressions, one or several."""
         return self.parts or (self,)
 
+    def is_off_week(self, day: date) -> bool:
+        """Return whether ``every`` leaves out the ISO week of ``day``."""
+        weeks = _week(day) - _week(self.starts_on or date.min)
+        return weeks % self.every != 0
 
-BOUNDED = re.compile(r"(.*?)(?: from (\d{4}-\d\d-\d\d))?(?: until (\d{4}-\d\d-\d\d))?")
-"""``Cron.source``: the expressions, separated by "; ", then the first and last date. A list of one
-ends with ";".
+
+EVERY = "[2-9]|[1-4][0-9]|5[0-2]"
+BOUNDED = re.compile(
+    rf"(.*?)(?: every ({EVERY})w(?= from ))?"
+    r"(?: from (\d{4}-\d\d-\d\d))?(?: until (\d{4}-\d\d-\d\d))?"
+)
+"""``Cron.source``: the expressions, separated by "; ", then how many weeks are between those that
+count, and the first and last date. A list of one ends with ";".
 """
+
+
+def _week(day: date) -> int:
+    """Return the number of an ISO week, counted over all years."""
+    return (day.toordinal() - 1) // 7
 
 
 def is_restricted(day_field: str) -> bool:
@@ -108,12 +125,16 @@ def parse_cron(expression: str) -> Cron:
             ) from error
     minute, hour, day_of_month, month, day_of_week = parts
     place, end = places[fields.DAY_OF_MONTH], places[fields.DAY_OF_WEEK] + len(day_of_week)
+    refused = ""
     if is_restricted(day_of_month) and uses_nth(day_of_week):
+        refused, other = "# and L", "day-of-month"
+    elif is_restricted(day_of_week) and is_computed(day_of_month):
+        refused, other = "W and L-n", "day-of-week"
+    if refused:
         both = f"day-of-month {day_of_month} together with day-of-week {day_of_week}"
-        remedy = "write * as day-of-month, or split it into two jobs"
-        raise CronError(
-            f"{both}: # and L do not allow a day-of-month", place, place + len(day_of_month), remedy
-        )
+        remedy = f"write * as {other}, or split it into two jobs"
+        message = f"{both}: {refused} do not allow a {other}"
+        raise CronError(message, place, place + len(day_of_month), remedy)
     if not _ever_fires((day_of_month, month, day_of_week)):
         dates = (
             f"no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month"
@@ -135,16 +156,20 @@ def combine(
     is_list: bool,
     starts_on: date | None = None,
     ends_on: date | None = None,
+    every: int = 1,
 ) -> Cron:
     """Return what fires whenever one of ``expressions`` does, from ``starts_on`` to ``ends_on``,
-    both included.
+    both included, every ``every`` weeks. More than 1 needs ``starts_on``.
     """
     dates = ((starts_on or date.min, ends_on or date.max),) if starts_on or ends_on else None
-    bounds = (f" from {starts_on}" if starts_on else "") + (f" until {ends_on}" if ends_on else "")
+    bounds = f" every {every}w" if every > 1 else ""
+    bounds += f" from {starts_on}" if starts_on else ""
+    bounds += f" until {ends_on}" if ends_on else ""
     parts = [
         replace(
             cron,
             source=written(cron)[0] + bounds,
+            every=every,
             starts_on=starts_on,
             ends_on=ends_on,
             dates=dates,
@@ -182,7 +207,8 @@ def on_dates(cron: Cron, allowed: Sequence[tuple[date, date]]) -> Cron:
 
 def written(cron: Cron) -> list[str]:
     """Return the expressions of ``cron`` as the file has them."""
-    return [cron.source.partition(" from ")[0].partition(" until ")[0] for cron in cron.expressions]
+    bounded = [BOUNDED.fullmatch(part.source) for part in cron.expressions]
+    return [match[1] for match in bounded if match]
 
 
 @lru_cache(maxsize=32768)
@@ -194,11 +220,12 @@ def parse_schedule(source: str) -> Cron:
     if bounded is None or (bounded[0] == bounded[1] and ";" not in source):
         return parse_cron(source)
     expressions = [parse_cron(text) for text in bounded[1].rstrip(";").split("; ")]
+    every, *bounds = bounded.groups()[1:]
     try:
-        dates = [date.fromisoformat(text) if text else None for text in bounded.groups()[1:]]
+        dates = [date.fromisoformat(text) if text else None for text in bounds]
     except ValueError as error:
         raise CronError(f"{error} in {source}", 0, len(source), "write dates that exist") from error
-    return combine(expressions, ";" in bounded[1], *dates)
+    return combine(expressions, ";" in bounded[1], dates[0], dates[1], int(every or 1))
 
 
 @lru_cache(maxsize=16384)
@@ -210,17 +237,16 @@ def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> t
     day_of_month, months, day_of_week = date_fields
     if month not in field_values(fields.MONTH, months).plain:
         return ()
-    first = date(year, month, 1)
-    length = (date(year + month // 12, month % 12 + 1, 1) - first).days
+    first_weekday, length = monthrange(year, month)
     every_day = range(1, length + 1)
     named = field_values(fields.DAY_OF_MONTH, day_of_month)
-    on_month_day = {
-        day for day in every_day if day in named.plain or (named.last_day and day == length)
-    }
+    on_month_day = set(named.plain).intersection(every_day)
+    if named.by_month:
+        on_month_day |= {fields.month_day(named.by_month, year, month)}.intersection(every_day)
     named = field_values(fields.DAY_OF_WEEK, day_of_week)
     on_weekday = set()
     for day in every_day:
-        weekday = (first.isoweekday() + day - 1) % 7
+        weekday = (first_weekday + day) % 7
         is_last = day + 7 > length and (weekday, fields.LAST) in named.nth
         if weekday in named.plain or (weekday, (day + 6) // 7) in named.nth or is_last:
             on_weekday.add(day)
@@ -238,7 +264,7 @@ def smallest_gap(cron: Cron) -> timedelta:
     """
     gaps: list[int] = []
     parts = cron.expressions
-    for which, following, days in _neighbours(tuple(part.date_fields for part in parts)):
+    for which, following, days in _neighbours(tuple(p.date_fields for p in parts), cron.every):
         times, others = (
             sorted({time for nth in date for time in parts[nth].times})
             for date in (which, following)
@@ -252,21 +278,24 @@ Which = tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
-def _neighbours(fields: tuple[tuple[str, str, str], ...]) -> frozenset[tuple[Which, Which, int]]:
+def _neighbours(
+    fields: tuple[tuple[str, str, str], ...], every: int
+) -> frozenset[tuple[Which, Which, int]]:
     """Return what matches a date, and the next one with slots, and how many days are between."""
     pairs: set[tuple[Which, Which, int]] = set()
-    before: tuple[int, Which] | None = None
+    before: dict[int, tuple[date, Which]] = {}  # by the weeks that count, of which one set is used
     years = range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1)
     for year, month in product(years, range(1, 13)):
-        on_days: dict[int, Which] = defaultdict(tuple)
+        on_days: dict[date, Which] = defaultdict(tuple)
         for nth, date_fields in enumerate(fields):
             for day in matching_days(date_fields, year, month):
-                on_days[day] += (nth,)
-        for day, which in sorted(on_days.items()):
-            ordinal = date(year, month, day).toordinal()
-            if before is not None:
-                pairs.add((before[1], which, ordinal - before[0]))
-            before = ordinal, which
+                on_days[date(year, month, day)] += (nth,)
+        for on_day, which in sorted(on_days.items()):
+            weeks = _week(on_day) % every
+            if weeks in before:
+                earlier, others = before[weeks]
+                pairs.add((others, which, (on_day - earlier).days))
+            before[weeks] = on_day, which
     return frozenset(pairs)
 
 
@@ -306,7 +335,7 @@ def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
     day_of_month, months, day_of_week = date_fields
     named = field_values(fields.DAY_OF_MONTH, day_of_month)
     longest = max(MONTH_DAYS[month - 1] for month in field_values(fields.MONTH, months).plain)
-    return is_restricted(day_of_week) or named.last_day or min(named.plain) <= longest
+    return is_restricted(day_of_week) or named.min_month_days <= longest
 
 
 @lru_cache(maxsize=2048)

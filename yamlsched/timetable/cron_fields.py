@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from calendar import monthrange
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -43,23 +44,63 @@ FIELDS = (
 MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK = range(5)
 LAST = -1
 """Stands for n in ``FieldValues.nth`` for ``L5``: the last such weekday of the month."""
+MAX_BACK = 30
+BY_MONTH = re.compile("l(?:-([0-9]+))?|(l|[0-9]+)w", re.IGNORECASE)
+"""What day-of-month may be, beside numbers: ``L``, ``L-3``, ``LW``, ``15W``."""
+SATURDAY, SUNDAY = 5, 6
 
 
 class FieldValues(NamedTuple):
     """The values of a field. Sunday is 0.
 
-    ``last_day`` is the ``L`` of day-of-month. ``nth`` has (weekday, n) for ``#`` and ``L`` in
-    day-of-week; ``plain`` is empty then.
+    ``by_month`` is the ``BY_MONTH`` of day-of-month, or empty. ``nth`` has (weekday, n) for ``#``
+    and ``L`` in day-of-week; ``plain`` is empty then.
     """
 
     plain: tuple[int, ...]
-    last_day: bool
+    by_month: str
     nth: frozenset[tuple[int, int]]
+
+    @property
+    def min_month_days(self) -> int:
+        """The length of the shortest month that has a day of day-of-month."""
+        if not self.by_month:
+            return min(self.plain, default=1)
+        back, near = _parts(self.by_month)
+        return int(near) if near.isdigit() else back + 1
 
 
 def uses_nth(day_of_week: str) -> bool:
     """Return whether a day-of-week field names the n-th or the last such weekday of a month."""
     return "#" in day_of_week or "l" in day_of_week.lower()
+
+
+def is_computed(day_of_month: str) -> bool:
+    """Return whether a day-of-month field is ``L-3``, ``LW`` or ``15W``, which stand alone."""
+    return bool(BY_MONTH.fullmatch(day_of_month)) and day_of_month.lower() != "l"
+
+
+def month_day(by_month: str, year: int, month: int) -> int:
+    """Return the day that ``by_month`` names in a month; one out of its range if it has none.
+
+    >>> month_day("15W", 2026, 11), month_day("LW", 2026, 5), month_day("L-3", 2026, 2)
+    (16, 29, 25)
+    """
+    first_weekday, length = monthrange(year, month)
+    back, near = _parts(by_month)
+    day = int(near) if near.isdigit() else length - back
+    weekday = (first_weekday + day - 1) % 7
+    if not near or day > length or weekday < SATURDAY:
+        return day
+    if weekday == SATURDAY:
+        return day - 1 if day > 1 else day + 2
+    return day + 1 if day < length else day - 2
+
+
+def _parts(by_month: str) -> tuple[int, str]:
+    match = BY_MONTH.fullmatch(by_month)
+    assert match is not None
+    return int(match[1] or 0), match[2] or ""
 
 
 @lru_cache(maxsize=4096)
@@ -105,6 +146,9 @@ def _check_field(rule: FieldRule, field: str) -> None:
             message = f"{rule.name} {field}: {text} in a list already means every value"
             raise CronError(message, at, at + len(text), f"write {text} alone")
         _check_item(item)
+        if rule.name == "day-of-month" and len(texts) > 1 and is_computed(text):
+            remedy = f"write {text} alone; crons takes several expressions"
+            raise item.error(" is not supported in a list", remedy)
         at += len(text) + 1
     if rule.name == "day-of-week" and uses_nth(field) and not all(map(uses_nth, texts)):
         remedy = "write # or L with every weekday of the list, or split it into two jobs"
@@ -130,11 +174,9 @@ def _check_item(item: Item) -> None:
             raise item.error(": the step has no value before it", f"write */{step}")
     if base == "*":
         return
-    if rule.name == "day-of-month":
-        if base == "l" and not slash:
-            return
-        if re.fullmatch(r"([0-9]+|l)w|w[0-9]*", base):
-            raise item.error(": W (the nearest weekday) is not supported", "write a day number")
+    if rule.name == "day-of-month" and re.fullmatch("l.*|.*[0-9l]w.*|w[0-9]*", lower):
+        _check_by_month(item)
+        return
     if rule.name == "day-of-week":
         if "#" in base:
             _check_nth(item)
@@ -151,6 +193,20 @@ def _check_item(item: Item) -> None:
         raise item.error(" is an incomplete range", f"write for example {rule.low}-{rule.high}")
     elif _value(item.part(0, len(base))) == 7 and slash and rule.name == "day-of-week":
         raise item.error(" is ambiguous", f"write 0/{step}, or 0 for Sunday")
+
+
+def _check_by_month(item: Item) -> None:
+    if not BY_MONTH.fullmatch(item.text):
+        remedy = (
+            "write 15W for the weekday nearest to the 15th, LW for the last weekday of the month"
+        )
+        raise item.error(" is none of L, L-3, LW and 15W", f"{remedy}, L-3 for three days before L")
+    back, near = _parts(item.text)
+    if near.isdigit():
+        _value(item.part(0, len(near)))
+    elif "-" in item.text and not 1 <= back <= MAX_BACK:
+        remedy = f"write L-1 to L-{MAX_BACK}, or L for the last day"
+        raise item.error(f" is not in L-1 to L-{MAX_BACK}", remedy)
 
 
 def _check_step(item: Item, step: str) -> None:
@@ -232,8 +288,9 @@ def _value(item: Item) -> int:
 def _expand(index: int, field: str) -> FieldValues:
     rule = FIELDS[index]
     items = field.split(",")
-    # croniter 7.0 turns "2-31,l" into "*": the last day is handled here
-    numbers = [item for item in items if rule.name != "day-of-month" or item.lower() != "l"]
+    # croniter 7.0 turns "2-31,l" into "*", and reads 15W as 15
+    by_month = [item for item in items if index == DAY_OF_MONTH and BY_MONTH.fullmatch(item)]
+    numbers = [item for item in items if item not in by_month]
     expression = ["*"] * len(FIELDS)
     expression[index] = ",".join(numbers) or "*"
     try:
@@ -247,7 +304,7 @@ def _expand(index: int, field: str) -> FieldValues:
     plain = everything if values == ["*"] else tuple(sorted(int(value) for value in values))
     return FieldValues(
         plain=plain if numbers and not nth else (),
-        last_day=len(numbers) < len(items),
+        by_month=by_month[0].lower() if by_month else "",
         nth=frozenset(
             (int(weekday), LAST if str(n) == "l" else n) for weekday, ns in nth.items() for n in ns
         ),

@@ -24,7 +24,9 @@ from yamlsched.timetable.cron import HORIZON_YEARS, Cron, matching_days, mismatc
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOCAL_EPOCH = datetime(1970, 1, 1)
+FIRST_DAY = date(1970, 1, 1)
 MINUTE = timedelta(minutes=1)
+ONE_DAY = timedelta(days=1)
 DAY = 1440
 MAX_SHIFT = 180
 """A gap of at least this length is a day removed from the calendar: its times do not run after it.
@@ -163,12 +165,22 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     each = ["; ".join(mismatches(expression, wall)) for expression in cron.expressions]
     named = [f"{part.expression}: {why}" for part, why in zip(cron.parts, each, strict=False)]
     reasons = [why for why in named or each if why]
+    if off := off_week(cron, zone, wall.date()):
+        reasons = [*(reasons if all(each) else []), off]
     if (at - EPOCH) % MINUTE:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
     return (
         "; ".join(reasons)
         or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
     )
+
+
+def off_week(cron: Cron, zone: ZoneInfo, day: date) -> str:
+    """Return that ``every`` leaves out the week of ``day``, and the next date; "" if it does not."""
+    if not cron.starts_on or day < cron.starts_on or not cron.is_off_week(day):
+        return ""
+    slot = next_slot(cron, zone, datetime(day.year, day.month, day.day, tzinfo=zone))
+    return "off week" + (f", the next is {slot.nominal.date()}" if slot else "")
 
 
 class ClockChange(NamedTuple):
@@ -256,15 +268,15 @@ def _pieces(
     if cron.dates is not None:
         if not cron.dates:
             return
-        first, last = (
-            (day - LOCAL_EPOCH.date()).days for day in (cron.dates[0][0], cron.dates[-1][1])
-        )
+        first, last = ((day - FIRST_DAY).days for day in (cron.dates[0][0], cron.dates[-1][1]))
         start, end = max(start, first * DAY - MARGIN), min(end, (last + 1) * DAY + MARGIN)
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
         dates = _dates(cron.date_fields, number)
         if cron.dates is not None:
             dates = _allowed(cron.dates, dates)
+        if cron.every > 1:
+            dates = tuple(day for day in dates if not cron.is_off_week(FIRST_DAY + day * ONE_DAY))
         if not dates:
             continue
         pieces = [
@@ -278,8 +290,7 @@ def _pieces(
 @lru_cache(maxsize=8192)
 def _allowed(allowed: tuple[tuple[date, date], ...], dates: tuple[int, ...]) -> tuple[int, ...]:
     """Return those of ``dates`` that are within one of the ranges ``allowed``."""
-    epoch = LOCAL_EPOCH.date()
-    ranges = [((first - epoch).days, (last - epoch).days) for first, last in allowed]
+    ranges = [((first - FIRST_DAY).days, (last - FIRST_DAY).days) for first, last in allowed]
     return tuple(day for day in dates if any(low <= day <= high for low, high in ranges))
 
 
@@ -334,7 +345,7 @@ def _count(cron: Cron, piece: Piece) -> int:
 @lru_cache(maxsize=8192)
 def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
     """Return the matching local dates, as days since 1970, in and around window ``number``."""
-    epoch = LOCAL_EPOCH.toordinal()
+    epoch = FIRST_DAY.toordinal()
     first, end = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
     earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
     days = []

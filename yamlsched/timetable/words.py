@@ -33,7 +33,8 @@ TIMES = "|".join(
         f"{NUMBERS} ({EVERY_HOURS})",
     )
 )
-DATES = rf"([*?]|L|{NUMBERS}) (\*|{NAMES}) [*?]|[*?] (\*|{NAMES}) ({NAMES}|L[0-7]|[0-9A-Z]+#[1-5])"
+MONTH_DAYS = rf"[*?]|L(-([2-9]|1[0-9]|2[0-7]))?|(L|[0-9]+)W|{NUMBERS}"
+DATES = rf"({MONTH_DAYS}) (\*|{NAMES}) [*?]|[*?] (\*|{NAMES}) ({NAMES}|L[0-7]|[0-9A-Z]+#[1-5])"
 IS_DESCRIBED = re.compile(f"({TIMES}) ({DATES})")
 """The library's words are false or ambiguous for other expressions: it ignores that a step starts
 over, that either day field is enough, and where ranges are parts of a list of hours.
@@ -52,6 +53,7 @@ def in_words(cron: Cron, timezone: str) -> str:
         )
         words.append(ExpressionDescriptor(part.expression.upper(), options).get_description())
     sentence = f"{'; '.join(words)} ({timezone})"
+    sentence += f", every {cron.every} weeks" if cron.every > 1 else ""
     sentence += f", from {cron.starts_on}" if cron.starts_on else ""
     sentence += f", until {cron.ends_on}" if cron.ends_on else ""
     return sentence if len(sentence) <= MAX_CHARS else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from support.imports import START, import_text, messages, only_job, run
 from yamlsched.cli import cli
 from yamlsched.extras.importing import read
+from yamlsched.extras.importing.compare import compare
 from yamlsched.extras.importing.model import Imported, Origin
 
 
@@ -162,6 +164,36 @@ def test_a_calendar_event_may_have_a_fraction_of_zero() -> None:
         only_job(import_units("OnCalendar=*-*-* 10:00:00.000", "ExecStart=/a"))["cron"]
         == "0 10 * * *"
     )
+
+
+@pytest.mark.parametrize(
+    "event, expected",
+    [
+        ("*-*~01 06:00", "0 6 L * *"),
+        ("*-*~03 06:00", "0 6 L-2 * *"),
+        ("02~03", "0 0 L-2 2 *"),
+        ("Mon *-05~07/1", "0 0 * 5 L1"),  # the example of systemd.time(7)
+        ("Mon..Wed *-*~07/1 06:00", "0 6 * * L1,L2,L3"),
+        ("*-*~31/1", "0 0 * * *"),
+    ],
+)
+def test_days_from_the_end_of_the_month_are_those_of_systemd(event: str, expected: str) -> None:
+    found = import_units(f"OnCalendar={event}", "ExecStart=/a")
+
+    assert only_job(found)["cron"] == expected
+    compare(found, datetime(2026, 1, 1, tzinfo=UTC), 3 * 366)
+    assert found.differing == 0
+
+
+@pytest.mark.parametrize("event", ["*-*~02/1", "Mon *-*~01", "*-*~07/2", "*-*~40", "*-*~"])
+def test_other_days_from_the_end_are_left_out(event: str) -> None:
+    found = import_units(f"OnCalendar={event}", "ExecStart=/a")
+
+    assert (found.jobs, found.has_refusals) == ([], True)
+
+
+def test_an_interval_of_weeks_is_left_out_with_what_to_write() -> None:
+    assert "every: 2w and starts_on" in messages(import_units("OnUnitActiveSec=2w", "ExecStart=/a"))
 
 
 def test_escapes_of_systemd_are_left_out() -> None:

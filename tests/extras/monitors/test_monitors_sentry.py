@@ -273,9 +273,12 @@ def test_a_slot_that_a_clock_change_moves_is_that_of_its_expression() -> None:
     [
         {"after": ("load",)},
         {"cron": combine([WORKDAYS, SATURDAYS], True), "only_on": (PAYDAYS,)},
+        {"cron": combine([WORKDAYS], False, date(2026, 1, 12), None, 2)},
+        {"cron": parse_cron("0 9 15W * *")},
+        {"cron": combine([parse_cron("0 9 L-3 * *"), WORKDAYS], True)},
         {},
     ],
-    ids=["follower", "calendars", "plain"],
+    ids=["follower", "calendars", "off weeks", "nearest weekday", "from the end", "plain"],
 )
 def test_sentry_expects_no_slot_whose_time_it_cannot_know(keys: dict[str, Any]) -> None:
     [(name, config)] = module.monitors(replace(JOB, **keys), FRIDAY)

@@ -116,3 +116,18 @@ def test_moving_the_last_date_does_not_run_the_slots_in_between(project: Project
         "select e.before, e.after from yamlsched.edited_jobs e order by edit_id desc"
     ).fetchone()
     assert (edit.before, edit.after) == tuple({"ends_on": date.isoformat(day)} for day in days_ago)
+
+
+def test_why_names_an_off_week_and_the_next_date_of_a_time_and_of_a_day(project: Project) -> None:
+    project.sync(
+        nothing={"cron": "0 9 * * mon", "every": "2w", "starts_on": "2026-12-07", "timezone": "UTC"}
+    )
+
+    slot = verb(project, "why", "nothing", "--at", "2026-12-14T09:00")
+    day = verb(project, "why", "nothing", "--at", "2026-12-14")
+
+    assert slot["explanation"][0] == (
+        'not a slot of "0 9 * * mon every 2w from 2026-12-07" in UTC: off week, the next is'
+        " 2026-12-21"
+    )
+    assert (day["slots"], day["off_week"]) == ([], "off week, the next is 2026-12-21")

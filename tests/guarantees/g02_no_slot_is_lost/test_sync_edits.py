@@ -96,6 +96,28 @@ def test_an_edit_of_other_keys_does_not_change_slots(db: Db) -> None:
     assert after.max_attempts == 7
 
 
+def test_starts_on_a_week_later_exchanges_the_weeks_from_then_on(db: Db) -> None:
+    weekly = {"cron": "0 9 * * mon", "every": "2w", "catchup": "all", "overlap": "allow"}
+    before = a_file(x={**weekly, "starts_on": "2026-01-05"})
+    after = a_file(x={**weekly, "starts_on": "2026-01-12"}, y={"after": ["x"]})
+    ticks(db, before, "2026-01-05 08:00", "2026-01-12 09:00", "2026-01-20 08:00")
+
+    # the last slot before the edit is accounted for, the off week before it has none
+    ticks(db, after, "2026-01-20 09:00", "2026-02-10 09:00")
+
+    assert runs(db) == [
+        ("x:2026-01-05", at("2026-01-05 09:00")),
+        ("x:2026-01-19", at("2026-01-19 09:00")),
+        ("x:2026-01-26", at("2026-01-26 09:00")),
+        ("x:2026-02-09", at("2026-02-09 09:00")),
+    ]
+    assert gaps(db) == []
+    # a follower without a cron of its own has the same weeks
+    assert slots(db, "y")[-1] == "02-09 09:00"
+    assert definition(db, "y").schedule == definition(db).schedule
+    assert definition(db).next_slot_at == at("2026-02-23 09:00")
+
+
 def test_a_row_is_written_only_if_something_differs(db: Db) -> None:
     sync(db, a_file(x=HOURLY, y={"cron": "@daily", "payload": {"a": 1.0, "b": [True]}}), NOON)
 

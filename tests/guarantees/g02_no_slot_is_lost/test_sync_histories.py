@@ -22,7 +22,7 @@ from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.sync.slot_plan import next_slot_at
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.slots import slots
 
 Db = psycopg.Connection[Any]
@@ -37,6 +37,11 @@ CRONS = [
     "* 3 * * *",
 ]
 ZONES = ["UTC", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]
+
+
+def schedule_of(job: dict[str, Any]) -> str | None:
+    weeks = f" every {job['every']} from {job['starts_on']}" if "every" in job else ""
+    return job["cron"] + weeks if "cron" in job else None
 
 
 @dataclass
@@ -65,7 +70,7 @@ class History:
             self.race(before, self.file(), self.file())
         sync_by_hand(self.db, self.file(), self.now)
         for name, job in jobs.items():
-            rule = (job.get("cron"), job.get("timezone", "UTC"))
+            rule = (schedule_of(job), job.get("timezone", "UTC"))
             spans = self.eras.setdefault(name, [])
             if not spans or (spans[-1][2], spans[-1][3]) != rule:
                 if spans:
@@ -183,7 +188,7 @@ class History:
         expected = set()
         for after, until, text, zone in eras:
             if text is not None:
-                parsed = parse_cron(text)
+                parsed = parse_schedule(text)
                 expected |= {s.at for s in slots(parsed, ZoneInfo(zone), after, until or self.now)}
         assert set(made) <= expected, "a slot was run that the job does not have"
         for one, following in pairwise(gaps):
@@ -221,6 +226,16 @@ a_job = st.fixed_dictionaries(
         "catchup": st.just("all"),
         "overlap": st.sampled_from(["wait", "allow"]),
     }
+)
+a_job |= st.fixed_dictionaries(
+    {
+        "cron": st.sampled_from(["15 1,3 * * *", "0 12 * * 1-5", "0 */6 LW * *"]),
+        "timezone": st.sampled_from(ZONES),
+        "every": st.sampled_from(["2w", "3w"]),
+        "starts_on": st.sampled_from(["2026-02-02", "2026-02-09", "2026-02-20"]),
+        "overlap": st.just("allow"),
+    },
+    optional={"catchup": st.just("all")},
 )
 some_jobs = st.dictionaries(st.sampled_from(["a", "b", "c"]), a_job, max_size=3)
 a_wait = st.sampled_from([MINUTE, 7 * MINUTE, HOUR, 5 * HOUR, DAY, 3 * DAY])

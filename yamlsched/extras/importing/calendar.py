@@ -7,6 +7,7 @@ evidence.
 
 from __future__ import annotations
 
+from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -36,7 +37,9 @@ SYSTEMD = Clock("none", False)
 
 
 class Fields(NamedTuple):
-    """The fields of a schedule as sets of numbers. Weekdays count from Sunday = 0."""
+    """The fields of a schedule as sets of numbers. Weekdays count from Sunday = 0; the last day of
+    the month is -1.
+    """
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -96,10 +99,9 @@ class OnCalendar:
     def _matches(self, day: date) -> bool:
         if day.month not in self.fields.months:
             return False
-        on_day, on_weekday = (
-            day.day in self.fields.days,
-            day.isoweekday() % 7 in self.fields.weekdays,
-        )
+        back = day.day - monthrange(day.year, day.month)[1] - 1
+        on_day = day.day in self.fields.days or back in self.fields.days
+        on_weekday = day.isoweekday() % 7 in self.fields.weekdays
         return on_day or on_weekday if self.either_day else on_day and on_weekday
 
 

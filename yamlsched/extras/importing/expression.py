@@ -78,6 +78,8 @@ def cron_expression(calendar: OnCalendar, written: Sequence[str] = ("",) * 5) ->
     is_every_day, is_every_weekday = len(fields.days) == 31, len(fields.weekdays) == 7
     if is_every_day and (calendar.either_day or is_every_weekday):
         day = weekday = "*"
+    elif min(fields.days) < 0:
+        day, weekday = _from_the_end(fields, is_every_weekday)
     elif is_every_weekday:
         day, weekday = ("*", "*") if calendar.either_day else (day, "*")
     elif is_every_day:
@@ -100,7 +102,7 @@ def _reads_as(index: int, text: str, values: frozenset[int]) -> bool:
     return (
         expanded is not None
         and not expanded.nth
-        and not expanded.last_day
+        and not expanded.by_month
         and set(expanded.plain) == values
     )
 
@@ -137,6 +139,18 @@ def _nth_weekdays(fields: Fields) -> str:
     return ",".join(f"{weekday}#{first // 7 + 1}" for weekday in sorted(fields.weekdays))
 
 
+def _from_the_end(fields: Fields, is_every_weekday: bool) -> tuple[str, str]:
+    """Return both day fields for a day such as the third last, or weekdays of the last seven days.
+    Raises Refusal for others.
+    """
+    if is_every_weekday and len(fields.days) == 1:
+        back = -1 - min(fields.days)
+        return (f"L-{back}" if back else "L"), "*"
+    if fields.days == set(range(-7, 0)):
+        return "*", ",".join(f"L{weekday}" for weekday in sorted(fields.weekdays))
+    raise Refusal(BOTH_DAYS)
+
+
 def interval_expression(every: timedelta) -> str:
     """Return the cron expression that fires at this interval throughout. Raises Refusal if there is
     none.
@@ -152,9 +166,10 @@ def interval_expression(every: timedelta) -> str:
         return f"0 */{every // HOUR} * * *" if every > HOUR else "0 * * * *"
     if not every % MINUTE and not HOUR % every:
         return f"*/{every // MINUTE} * * * *" if every > MINUTE else "* * * * *"
-    raise Refusal(
-        f"no cron expression fires every {every}: choose an interval that divides an hour or a day"
-    )
+    remedy = "choose an interval that divides an hour or a day"
+    if not every % (7 * DAY):
+        remedy = f"write a cron with a weekday, every: {every.days // 7}w and starts_on"
+    raise Refusal(f"no cron expression fires every {every}: {remedy}")
 
 
 def interval(every: timedelta | None) -> tuple[str, OnCalendar]:

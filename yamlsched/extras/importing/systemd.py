@@ -13,7 +13,7 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import SYSTEMD, OnCalendar
-from yamlsched.extras.importing.expression import cron_expression, fields_of, interval
+from yamlsched.extras.importing.expression import cron_expression, fields_of, interval, number_of
 from yamlsched.extras.importing.model import (
     FAITHFUL,
     Imported,
@@ -24,7 +24,7 @@ from yamlsched.extras.importing.model import (
     known_zone,
     shown,
 )
-from yamlsched.timetable.cron_fields import DAY_OF_WEEK, FIELDS
+from yamlsched.timetable.cron_fields import DAY_OF_MONTH, DAY_OF_WEEK, FIELDS
 
 ALIASES = {
     "minutely": "*:*",
@@ -312,11 +312,12 @@ def _calendar(text: str, default_zone: str) -> tuple[str, OnCalendar]:
     if len(words) == 1 and words[0].lower() in ALIASES:
         words = ALIASES[words[0].lower()].split()
     weekday = words.pop(0) if words and words[0][0].isalpha() else "*"
-    date = words.pop(0) if words and "-" in words[0] else "*-*-*"
+    date = words.pop(0) if words and re.search("[-~]", words[0]) else "*-*-*"
     clock = words.pop(0) if words else "00:00"
-    if words or "~" in date or clock.startswith("@"):
+    date, is_back, last = date.partition("~")
+    if words or clock.startswith("@"):
         raise Refusal("it has no cron expression")
-    parts = date.split("-")
+    parts = [*date.split("-"), *(["*"] if is_back else [])]
     year, month, day = ["*", *parts][-3:] if len(parts) in (2, 3) else ["?"] * 3
     if year != "*":
         raise Refusal("a year has no field in cron")
@@ -327,8 +328,19 @@ def _calendar(text: str, default_zone: str) -> tuple[str, OnCalendar]:
         raise Refusal("it has no cron expression")
     weekday = LONG_WEEKDAY.sub(lambda name: name[1].lower(), weekday)
     fields = fields_of([_ranges(part) for part in (times[1], times[0], day, month, weekday)], RULES)
+    if is_back:
+        fields = fields._replace(days=_days_from_the_end(last))
     calendar = OnCalendar(fields, known_zone(zone_name), SYSTEMD)
     return cron_expression(calendar), calendar
+
+
+def _days_from_the_end(text: str) -> frozenset[int]:
+    """Return the days of ``~03``, the third last, or ``~07/1``, the last seven. Raises Refusal."""
+    number, slash, step = text.partition("/")
+    first = number_of(number, FIELDS[DAY_OF_MONTH])
+    if slash and step.strip("0") != "1":
+        raise Refusal("it has no cron expression")
+    return frozenset(range(-first, 0 if slash else 1 - first))
 
 
 def _ranges(text: str) -> str:

@@ -22,6 +22,7 @@ from yamlsched.runs.backoff import delay
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.schedule.job import Job
 from yamlsched.timetable.cron import Cron
+from yamlsched.timetable.cron_fields import DAY_OF_MONTH, is_computed
 from yamlsched.timetable.slots import MINUTE, slots
 from yamlsched.timetable.zones import zone
 
@@ -149,10 +150,11 @@ def monitors(job: Job, slot: datetime) -> Iterator[tuple[str, dict[str, Any] | N
 
     Without a configuration somebody has to create the monitor in Sentry. A follower has none,
     because its runs start when others have succeeded; nor have several expressions with calendars,
-    because what these skip is reported by job.
+    because what these skip is reported by job; nor what Sentry's crontab cannot say.
     """
     crons = job.cron.expressions if job.cron else ()
-    if job.after or (len(crons) > 1 and (job.skip_on or job.only_on)):
+    is_odd = any(cron.every > 1 or is_computed(cron.fields[DAY_OF_MONTH]) for cron in crons)
+    if job.after or is_odd or (len(crons) > 1 and (job.skip_on or job.only_on)):
         yield job.name, None
         return
     for nth, cron in enumerate(crons, 1):

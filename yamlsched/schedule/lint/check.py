@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from yamlsched.schedule.lint import Linter, cron, file, jobs
+from yamlsched.schedule.lint import Linter, file, jobs
+from yamlsched.schedule.lint import cron as expressions
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import Diagnostic
-from yamlsched.timetable.cron import parse_cron, written
 
 CRON_RULES = (
-    cron.clock_change,
-    cron.day_fields,
-    cron.uneven_steps,
-    cron.missing_days,
+    expressions.clock_change,
+    expressions.day_fields,
+    expressions.uneven_steps,
+    expressions.missing_days,
     jobs.retries,
     jobs.timeout,
     jobs.catchup,
@@ -30,6 +30,7 @@ JOB_RULES = (
     jobs.last_attempt,
     jobs.hooks,
     jobs.upstreams,
+    expressions.no_slots,
 )
 
 
@@ -47,9 +48,9 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
         ):
             spot = linter.spot_of_cron(job)
             spots = spot.children() if job.cron.parts else (spot,)
-            for linter.expression, text in zip(spots, written(job.cron), strict=True):
-                for cron_rule in CRON_RULES:
-                    cron_rule(linter, job, parse_cron(text))
+            for linter.expression, cron in zip(spots, job.cron.expressions, strict=True):
+                for rule in CRON_RULES:
+                    rule(linter, job, cron)
             linter.expression = None
         if require_owner and not job.owner:
             spot = loaded.spot(job.name)

@@ -90,6 +90,8 @@ def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
                 f"day-of-month {text} starts over every month: the last interval is not {size} days"
             )
             remedy = "Write the days as a list."
+            if size in (14, 21):
+                remedy = f"For weeks write a weekday, every: {size // 7}w and starts_on."
         else:
             left = rule.size - values[-1] + values[0]
             shorter = f"{left} {rule.name}{'s' * (left > 1)}"
@@ -110,7 +112,7 @@ def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
     text = cron.fields[cron_fields.DAY_OF_MONTH]
     named = cron_fields.field_values(cron_fields.DAY_OF_MONTH, text)
     months = cron_fields.field_values(cron_fields.MONTH, cron.fields[cron_fields.MONTH]).plain
-    if named.last_day or min(named.plain, default=1) < 29:
+    if named.min_month_days < 29:
         return
     common_year = 2025
     without = [month for month in months if not matching_days(cron.date_fields, common_year, month)]
@@ -118,9 +120,26 @@ def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
         names = join_words([cron_fields.MONTHS[month - 1].capitalize() for month in without], "and")
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
+        if text.lower().endswith("w"):
+            remedy = "Write LW for the last weekday of the month."
+        elif "-" in named.by_month:
+            remedy = "Write at most L-27."
         if list(months) == [2]:  # L would fire on 28 February
             remedy = (
                 "For leap days only, add: # yamlsched: ignore[YS404]. For the last day of February"
                 " write L."
             )
         linter.warn_about_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
+
+
+def no_slots(linter: Linter, job: Job) -> None:
+    cron = job.cron
+    if cron is None or cron.starts_on is None or not linter.is_written(job, "cron", "crons"):
+        return
+    zone = zones.zone(job.timezone)
+    start = datetime.combine(cron.starts_on, time(), zone) - MINUTE
+    if slots.next_slot(job.fires or cron, zone, start) is None:
+        until = f" until {cron.ends_on}" if cron.ends_on else ", for decades"
+        message = f"it never fires: no slot from {cron.starts_on}{until}"
+        remedy = "Correct the expression, every, the two dates, or the calendars."
+        linter.warn_about_cron("YS440", job, None, message, remedy)
