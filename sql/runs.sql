@@ -169,7 +169,7 @@ from picked p;
 -- What follows each statement that ends runs: those `reported`, which have succeeded, died or are
 -- retried, get the runs of their hooks. All return their permits, whose room is offered. Last,
 -- because of the order of locks, targets of notifications.
-select yamlsched.enqueue_hooks(%(reported)s::bigint[], c.now),
+select yamlsched.enqueue_hooks(%(namespace)s, %(reported)s::bigint[], c.now),
        yamlsched.release(%(namespace)s, %(ids)s::bigint[], c.now),
        yamlsched.note_runs(%(namespace)s, %(reported)s::bigint[], c.now)
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now offset 0) c;
@@ -267,7 +267,8 @@ with ended as (
 select e.id, case when (select d.on_success from yamlsched.job_definitions d
                         where d.id operator(pg_catalog.=) e.definition_id)
                        operator(pg_catalog.<>) '{}'
-                  then yamlsched.enqueue_hooks(array[e.id], pg_catalog.clock_timestamp()) end
+                  then yamlsched.enqueue_hooks(
+                      e.namespace, array[e.id], pg_catalog.clock_timestamp()) end
 from ended e;
 
 -- name: finish
@@ -307,8 +308,9 @@ with outcome as materialized (
       and r.status = 'running'
       and r.attempts = o.attempt
       and r.locked_by = o.token
-    returning r.id, r.run_at, r.started_at, r.revision, r.definition_id, r.status, o.attempt, o.token, o.error,
-              o.error_type as type, o.stack, o.output, o.omitted_bytes, o.cpu_seconds, o.peak, o.now
+    returning r.id, r.run_at, r.started_at, r.revision, r.definition_id, r.status, o.attempt,
+              o.token, o.error, o.error_type as type, o.stack, o.output, o.omitted_bytes,
+              o.cpu_seconds, o.peak, o.now
 ), failures as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
         error_type, stack, revision,

@@ -220,9 +220,9 @@ create table yamlsched.job_runs (
     payload         jsonb not null default '{}',
     idempotency_key text,
     scheduled_for   timestamptz,       -- the slot; null: enqueued
-    parent_id       bigint,            -- the run whose handler enqueued this one, or that it reports
+    parent_id       bigint,            -- the run whose handler enqueued this one
     -- The end of the parent that it reports: its job is in on_dead, on_failure or on_success of
-    -- that of the parent. Null: it does not.
+    -- the parent's. Null: the parent's handler enqueued it, or nobody did.
     hook            text check (hook in ('dead', 'failed', 'succeeded')),
     -- W3C: the traceparent of the span that enqueued it, and after a space the tracestate
     trace_context   text,
@@ -666,13 +666,11 @@ as $$
             format('an idempotency key has the control character U+%s: remove it',
                    lpad(upper(to_hex(ascii(substring(key from '[\u0001-\u001f\u007f]')))), 4, '0'))
         -- for every job name, also of a job that is scheduled later, so that no caller can take the
-        -- place of a slot
-        when key ~ '^\s*[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?\s*$'
-        then
-            format('key "%s" has a reserved form: the slots of job "%s" have such keys', key,
+        -- place of a slot or of a hook's run
+        when key ~ ('^\s*[a-z][a-z0-9_]{0,62}:([0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?'
+                    '|(dead|failed|succeeded):[0-9]+:[0-9]+)\s*$') then
+            format('key "%s" has a reserved form: slots and hooks of job "%s" have such keys', key,
                 split_part(btrim(key), ':', 1))
-        when key ~ '^\s*[a-z][a-z0-9_]{0,62}:(dead|failed|succeeded):[0-9]+:[0-9]+\s*$' then
-            format('key "%s" has a reserved form: the runs of hooks have such keys', key)
     end
 $$;
 
@@ -874,7 +872,8 @@ revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, tex
 -- Create the runs of the hooks of runs that this transaction has ended, or that it retries after a
 -- failed attempt: each once, by its key. In the order of their jobs, so that two transactions wait
 -- for each other in one order. Returns how many.
-create function yamlsched.enqueue_hooks(run_ids bigint[], now timestamptz) returns bigint
+create function yamlsched.enqueue_hooks(
+    of_namespace text, run_ids bigint[], now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
@@ -900,8 +899,7 @@ begin
         get diagnostics created = row_count;
     end if;
     if created > 0 then
-        perform pg_notify('yamlsched', n.namespace)
-        from (select distinct r.namespace from yamlsched.job_runs r where r.id = any (run_ids)) n;
+        perform pg_notify('yamlsched', of_namespace);
     end if;
     return created;
 end

@@ -44,12 +44,11 @@ MAX_DELAY = timedelta(days=36_525)
 PROPAGATE = "YAMLSCHED_TRACE_PROPAGATE"
 """The variable that lets runs keep the trace of what enqueues them."""
 MAX_KEY_CHARS = 500
-SLOT_KEY_PATTERN = re.compile(
-    r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?"
+RESERVED_KEY = re.compile(
+    r"[a-z][a-z0-9_]{0,62}:([0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?"
+    r"|(dead|failed|succeeded):[0-9]+:[0-9]+)"
 )
-"""The form of slots' keys of any job."""
-HOOK_KEY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}:(dead|failed|succeeded):[0-9]+:[0-9]+")
-"""The form of the keys of hooks' runs: the id of the run whose end it reports, and its attempt."""
+"""The forms of the keys of slots and of hooks' runs, of any job."""
 
 
 class Enqueued(NamedTuple):
@@ -231,11 +230,11 @@ def _check_key(key: str) -> None:
         )
     if problem := string_problem(key):
         raise Refused(f"an idempotency key {problem}")
-    if SLOT_KEY_PATTERN.fullmatch(key):
+    if RESERVED_KEY.fullmatch(key):
         job = key.partition(":")[0]
-        raise Refused(f'key "{key}" has a reserved form: the slots of job "{job}" have such keys')
-    if HOOK_KEY_PATTERN.fullmatch(key):
-        raise Refused(f'key "{key}" has a reserved form: the runs of hooks have such keys')
+        raise Refused(
+            f'key "{key}" has a reserved form: slots and hooks of job "{job}" have such keys'
+        )
 
 
 def _check_name(what: str, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.following import in_order
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.reader import Reader
@@ -30,17 +31,23 @@ def hook_names(root: Spot, reader: Reader) -> set[str]:
     inherited = list(_items(defaults, reader)) if defaults is not None else []
     items = [*inherited, *(item for listed in own.values() for item in listed.values())]
     for item in items:
-        entry = entries.get(item.value)
-        written = next((key for key in OWN_SLOTS if entry and entry.get(key)), None)
-        if written:
-            message = (
-                f"{item}: {quoted(item.value)} has {written}, and a hook runs only when the run of"
-                " another job ends"
-            )
-            remedy = f"Remove {written} from {item.value}, or name a job without slots."
-            findings.error(item, "YS161", message, remedy)
+        if item.value in entries:
+            _check_slots(item, entries[item.value], findings)
     in_order(own, findings, "YS162", "the jobs are hooks of each other in a circle", "the list")
     return {item.value for item in items}
+
+
+def _check_slots(item: Spot, entry: Spot, findings: Findings) -> None:
+    """Report a hook that runs at slots."""
+    for key in OWN_SLOTS:
+        if entry.get(key):
+            message = (
+                f"{item}: {quoted(item.value)} has {key}, and a hook runs only when the run of"
+                " another job ends"
+            )
+            remedy = f"Remove {key} from {item.value}, or name a job without slots."
+            findings.error(item, "YS161", message, remedy)
+            return
 
 
 def _items(place: Spot, reader: Reader) -> Iterator[Spot]:

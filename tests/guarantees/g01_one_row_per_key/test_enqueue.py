@@ -329,12 +329,12 @@ def test_an_invalid_key_or_time_is_refused_without_a_query(db, job, arguments, m
     [
         (
             {"key": "nightly:2026-01-14"},
-            'has a reserved form: the slots of job "nightly" have such keys',
+            'has a reserved form: slots and hooks of job "nightly" have such keys',
         ),
         ({"key": "nightly:2026-01-14T02:00Z"}, "has a reserved form"),
         (
             {"key": "page:dead:118:2"},
-            'key "page:dead:118:2" has a reserved form: the runs of hooks have such keys',
+            'key "page:dead:118:2" has a reserved form: slots and hooks of job "page" have such keys',
         ),
         (
             {"namespace": "elsewhere"},
