@@ -76,7 +76,6 @@ COLUMNS = (
         "dead_at",
         "last_error",
         "error_type",
-        "last_stack",
         "result",
         "parent_id",
         "created_at",
@@ -233,7 +232,6 @@ class Demo:
             "failed_at": at,
             "last_error": error,
             "error_type": kind,
-            "last_stack": stack,
         }
         run |= {"run_at": due, "updated_at": at}
         if is_last:

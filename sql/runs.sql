@@ -299,7 +299,6 @@ with outcome as materialized (
         failed_at    = case when o.error is null then r.failed_at else o.now end,
         last_error   = coalesce(o.error, r.last_error),
         error_type   = case when o.error is null then r.error_type else o.error_type end,
-        last_stack   = case when o.error is null then r.last_stack else o.stack end,
         result       = coalesce(o.result::jsonb, r.result),
         cpu_seconds  = o.cpu_seconds, peak_memory_bytes = o.peak,
         updated_at   = o.now

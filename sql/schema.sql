@@ -243,7 +243,6 @@ create table yamlsched.job_runs (
     dead_at         timestamptz,
     last_error      text,
     error_type      text,
-    last_stack      text,
     result          jsonb,
     -- Of a waiting run the gate at which a claim found no room; null: it may be claimed. Only a
     -- claim (and a pause, and who decides about followers) stores a name, under that gate. Who

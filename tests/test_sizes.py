@@ -142,8 +142,9 @@ def test_errors_of_any_size_are_stored_within_their_limits(project: Project) -> 
         row = project.row(run)
         assert project.summary(run) == ("dead", 1, 1, 0, 1)
         assert len(row.last_error) == (min(size, MAX_ERROR_CHARS) or len("RuntimeError('')"))
-        assert len(row.last_stack) <= MAX_STACK_CHARS
-        assert row.last_stack.endswith("e" * min(size, MAX_STACK_CHARS - 1) + "\n")
+        [failure] = project.failures(run)
+        assert len(failure.stack) <= MAX_STACK_CHARS
+        assert failure.stack.endswith("e" * min(size, MAX_STACK_CHARS - 1) + "\n")
 
 
 def test_the_end_of_output_of_any_size_is_stored(project: Project) -> None:

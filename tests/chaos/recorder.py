@@ -25,7 +25,7 @@ declare
 begin
     insert into chaos.flight (at, xact, writer, table_name, op, row)
     values (clock_timestamp(), pg_current_xact_id()::text, current_setting('application_name'), tg_table_name, tg_op,
-            content - '{payload,result,last_stack,backoff}'::text[]
+            content - '{payload,result,backoff}'::text[]
             || jsonb_build_object('by', content -> 'result' ->> 'by',
                                   'filler', md5(content #>> '{payload,filler}')));
     return null;

@@ -211,7 +211,6 @@ class StoredRun(RunRow):
     exclusive: bool
     payload: Any
     result: Any
-    last_stack: str | None
     # of the latest attempt
     revision: str | None
     cpu_seconds: float | None

@@ -445,11 +445,7 @@ def test_a_failure_is_stored_on_the_run_and_in_job_failures_and_the_run_is_due_a
         written[run.id],
         None,
     )
-    assert (after.last_error, after.error_type, after.last_stack) == (
-        "no route to host",
-        "OSError",
-        "at x",
-    )
+    assert (after.last_error, after.error_type) == ("no route to host", "OSError")
     [kept] = db.execute("select * from yamlsched.job_failures").fetchall()
     assert (kept.run_id, kept.attempt, kept.worker, kept.started_at, kept.failed_at) == (
         run.id,

@@ -465,7 +465,6 @@ def test_a_handler_gets_the_password_but_it_is_stored_in_no_table(project: Proje
     [failure] = project.failures(run)
     kept = (
         project.row(run).last_error,
-        project.row(run).last_stack,
         failure.error,
         failure.stack,
         failure.output,

@@ -101,7 +101,7 @@ def test_hostile_text_is_shown_does_nothing_and_fits_a_phone(
     job = a_job(db, HOSTILE, schedule="0 * * * *", **words)
     at = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
     key = f"{HOSTILE}:{at:%Y-%m-%dT%H:%MZ}"
-    error = {"last_error": HOSTILE * 200, "error_type": HOSTILE, "last_stack": HOSTILE * 50}
+    error = {"last_error": HOSTILE * 200, "error_type": HOSTILE}
     run = a_run(db, job, "dead", idempotency_key=key, scheduled_for=at, **error)
     db.execute(
         "insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)"
