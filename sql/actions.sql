@@ -47,6 +47,9 @@ select r.id, r.namespace, r.job_type, r.status, r.attempts,
            join yamlsched.skipped_slots s on s.definition_id = f.id and s.reason = 'upstream'
            where f.namespace = r.namespace and r.job_type = any (f.after)
              and s.detail = r.job_type || ':' || r.id) end as skipped,
+       (select o.id from yamlsched.job_runs o
+        where o.unique_key = yamlsched.retry_key(r, d, r.payload) and o.finished_at is null
+          and o.id <> r.id) as beside,
        c.now
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
@@ -58,35 +61,53 @@ where r.id = any (%(ids)s::bigint[]);
 -- run is made due. A cancelled run that somebody may execute keeps locked_until, and is not claimed
 -- before. Whether it excludes other runs of its job depends on the current definition. `payload`,
 -- unless null, replaces the one of the enqueue; it is merged over the job's own. `expected` are the
--- states in which the runs were selected.
-update yamlsched.job_runs r
-set status       = case when r.finished_at is null then r.status else 'queued' end,
-    max_attempts = case when r.finished_at is null then r.max_attempts
-                        else r.attempts + d.max_attempts end,
-    prior_attempts = case when r.finished_at is null then r.prior_attempts else r.attempts end,
-    releases     = case when r.finished_at is null then r.releases else 0 end,
-    run_at       = case when r.finished_at is null then least(r.run_at, c.now) else c.now end,
-    exclusive    = r.scheduled_for is not null and d.overlap <> 'allow',
-    payload      = case when %(payload)s::text is null then r.payload
-                        else d.payload || %(payload)s::text::jsonb end,
-    result       = null,
-    blocked_on   = null,
-    by_hand      = r.by_hand or (r.scheduled_for is not null and r.begun_at is null),
-    unreleased   = r.unreleased and not %(force)s,
-    late_at      = case when %(force)s or not r.unreleased then c.now + d.start_within end,
-    finish_by    = case when r.begun_at is not null then r.finish_by end,
-    finished_at  = null,
-    dead_at      = null,
-    updated_at   = c.now
-from yamlsched.job_definitions d,
-     (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-where r.id = any (%(ids)s::bigint[]) and d.id = r.definition_id
-  and (r.status in ('dead', 'cancelled', 'failed') or %(force)s
-      or (r.status = 'queued' and not r.unreleased))
-  and r.status <> 'running'
-  and r.status = any (%(expected)s::text[])
-  and d.enabled and d.retired_at is null
-returning r.id;
+-- states in which the runs were selected. Of a job with `unique`, one beside an unfinished run is
+-- not retried, and of several only the newest: `beside` is the other run.
+with clock as (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+), picked as materialized (
+    select r.id, p.payload, yamlsched.retry_key(r, d, p.payload) as unique_key
+    from yamlsched.job_runs r
+    join yamlsched.job_definitions d on d.id = r.definition_id
+    cross join lateral (
+        select coalesce(d.payload || %(payload)s::text::jsonb, r.payload) as payload) p
+    where r.id = any (%(ids)s::bigint[])
+      and (r.status in ('dead', 'cancelled', 'failed') or %(force)s
+          or (r.status = 'queued' and not r.unreleased))
+      and r.status <> 'running'
+      and r.status = any (%(expected)s::text[])
+      and d.enabled and d.retired_at is null
+), judged as materialized (
+    select p.*, coalesce(o.id, nullif(case when p.unique_key is not null then first_value(p.id)
+               over (partition by p.unique_key, o.id is null order by p.id desc) end, p.id))
+               as beside
+    from picked p
+    left join yamlsched.job_runs o
+      on o.unique_key = p.unique_key and o.finished_at is null and o.id <> p.id
+), retried as (
+    update yamlsched.job_runs r
+    set status       = case when r.finished_at is null then r.status else 'queued' end,
+        max_attempts = case when r.finished_at is null then r.max_attempts
+                            else r.attempts + d.max_attempts end,
+        prior_attempts = case when r.finished_at is null then r.prior_attempts else r.attempts end,
+        releases     = case when r.finished_at is null then r.releases else 0 end,
+        run_at       = case when r.finished_at is null then least(r.run_at, c.now) else c.now end,
+        exclusive    = r.scheduled_for is not null and d.overlap <> 'allow',
+        payload      = j.payload,
+        unique_key   = j.unique_key,
+        result       = null,
+        blocked_on   = null,
+        by_hand      = r.by_hand or r.begun_at is null,
+        unreleased   = r.unreleased and not %(force)s,
+        late_at      = case when %(force)s or not r.unreleased then c.now + d.start_within end,
+        finish_by    = case when r.begun_at is not null then r.finish_by end,
+        finished_at  = null,
+        dead_at      = null,
+        updated_at   = c.now
+    from judged j, yamlsched.job_definitions d, clock c
+    where r.id = j.id and d.id = r.definition_id and j.beside is null
+)
+select j.id, j.beside from judged j;
 
 -- name: end_waits
 -- Store what became of that for which runs waited until they were started by force: their handlers

@@ -5,8 +5,9 @@
 -- name: claim
 -- Claim due runs of one queue, by the levels in the order of `priorities`. `skipped` are jobs that
 -- this worker may not claim, or whose gate it did not get. The others are only named: runs that
--- were created for another queue than their job has now, for `move`, those that are not released,
--- for runs/release.py, and those that stand at a gate, for `claim_gated`.
+-- have expired, for `expire`, that were created for another queue than their job has now, for
+-- `move`, those that are not released, for runs/release.py, and those that stand at a gate, for
+-- `claim_gated`.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), picked as materialized (
@@ -14,7 +15,9 @@ with clock as materialized (
     from (select u.level from unnest(%(priorities)s::smallint[]) with ordinality as u (level, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.queue, r.unreleased
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.queue, r.unreleased,
+               case when r.begun_at is null and r.scheduled_for is null and not r.by_hand
+                    then r.run_at end as waits_since
         from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
           and r.blocked_on is null and r.finished_at is null
@@ -33,7 +36,8 @@ with clock as materialized (
     where d.id = any (array(select p.definition_id from picked p))
 ), sorted as materialized (
     select p.ctid, p.id, p.definition_id,
-           case when p.queue <> j.queue then 'misplaced'
+           case when p.waits_since + j.expires_after <= (select c.now from clock c) then 'expired'
+                when p.queue <> j.queue then 'misplaced'
                 when p.unreleased then 'unreleased'
                 when p.exclusive or j.is_closed or j.limit_name is not null then 'gated'
                 else 'free' end as state
@@ -46,6 +50,7 @@ with clock as materialized (
             where j.id = r.definition_id),
         started_at = (select c.now from clock c), updated_at = (select c.now from clock c),
         begun_at = coalesce(r.begun_at, (select c.now from clock c)),
+        unique_key = case when r.unique_key not like 'waiting:%%' then r.unique_key end,
         cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
     where r.ctid = any (array(select s.ctid from sorted s where s.state = 'free'))
     returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text,
@@ -68,6 +73,11 @@ from sorted s where s.state <> 'free';
 -- name: move
 -- Move waiting runs to the queue that their job has now.
 select yamlsched.move_runs(%(ids)s::bigint[]);
+
+-- name: expire
+-- End runs that have not begun within the expires_after of their jobs.
+select yamlsched.expire(%(namespace)s, %(ids)s::bigint[],
+                        coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: has_claimable
 -- Whether a claim of the queue would find a run: asked by an idle worker, before it opens the

@@ -146,6 +146,9 @@ create table yamlsched.job_definitions (
     finish_within  interval,     -- null: no limit
     resumed_at     timestamptz,  -- when an operator resumed the job last
     slots_error    text,  -- why its due slots could not be written; null: they could
+    -- one run for each combination of values: {"by": [keys], "while": "unfinished"}
+    unique_rule    jsonb,
+    expires_after  interval,     -- an enqueued run does not start later than this; null: it does
     unique (namespace, job_type)
 );
 alter table yamlsched.job_definitions
@@ -166,6 +169,8 @@ create index job_definitions_due on yamlsched.job_definitions (namespace, next_s
     where next_slot_at is not null;
 create index job_definitions_limit on yamlsched.job_definitions (namespace, limit_name)
     where limit_name is not null;
+create index job_definitions_expire on yamlsched.job_definitions (namespace)
+    where expires_after is not null;
 -- Jobs after whose success there is more to do than to write it.
 create index job_definitions_followed on yamlsched.job_definitions (id)
     where is_followed or on_success <> '{}';
@@ -219,6 +224,7 @@ create table yamlsched.job_runs (
     job_type        text not null,
     payload         jsonb not null default '{}',
     idempotency_key text,
+    unique_key      text,              -- see the function; null: there may be others like it
     scheduled_for   timestamptz,       -- the slot; null: enqueued
     parent_id       bigint,            -- the run whose handler enqueued this one
     -- The end of the parent that it reports: its job is in on_dead, on_failure or on_success of
@@ -250,7 +256,7 @@ create table yamlsched.job_runs (
     blocked_on      text,
     queue           text not null default 'default',  -- workers claim by queue: that of its job
     unreleased      boolean not null default false,  -- it waits for runs of other jobs; see awaits
-    -- created by a backfill, or retried before its first attempt
+    -- created by a backfill, or retried before its first attempt: it does not expire
     by_hand         boolean not null default false,
     -- From then on it is late, unless it has begun. Null while it waits for a pause, a run of its
     -- own job or other jobs: who stores such a name in blocked_on clears it, and who ends the wait
@@ -291,6 +297,9 @@ create table yamlsched.awaits (
 -- One row per key, however many ticks race.
 create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key)
     where idempotency_key is not null;
+-- One unfinished run of a job for the values of `unique`, however many sessions enqueue it.
+create unique index job_runs_unique on yamlsched.job_runs (unique_key)
+    where unique_key is not null and finished_at is null;
 create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, priority,
     run_at, id)
     where finished_at is null and exclusive;
@@ -710,6 +719,104 @@ begin
 end
 $$;
 
+-- What one unfinished run of a job has at a time: while it counts, and a hash of the job and of the
+-- values of its payload. Null: the job has no `unique`.
+create function yamlsched.unique_key(job yamlsched.job_definitions, payload jsonb) returns text
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select job.unique_rule ->> 'while' || ':' || encode(sha256(convert_to(jsonb_build_array(
+               job.id, job.unique_rule -> 'by', jsonb_agg(payload -> k.key order by k.nth))::text,
+               'UTF8')), 'hex')
+    from jsonb_array_elements_text(job.unique_rule -> 'by') with ordinality as k (key, nth)
+$$;
+
+-- The one that a retry of a run gives it. One that was claimed does not count as waiting again.
+create function yamlsched.retry_key(
+    r yamlsched.job_runs, job yamlsched.job_definitions, payload jsonb) returns text
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select yamlsched.unique_key(job, payload)
+    where r.scheduled_for is null
+      and not (r.locked_by is not null and job.unique_rule ->> 'while' = 'waiting')
+$$;
+
+-- Whether a run is too old to start: it was enqueued, and has not begun within `expires_after`.
+create function yamlsched.is_expired(
+    r yamlsched.job_runs, job yamlsched.job_definitions, now timestamptz) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(r.run_at <= now - job.expires_after and r.begun_at is null
+                    and r.scheduled_for is null and not r.by_hand and r.status = 'queued', false)
+$$;
+
+-- End those of some runs that have expired, without hooks, and return them. What another session
+-- has locked is skipped.
+create function yamlsched.end_expired(run_ids bigint[], now timestamptz) returns bigint[]
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    ended bigint[];
+begin
+    with expired as (
+        update yamlsched.job_runs r
+        set status = 'cancelled', finished_at = now, updated_at = now, blocked_on = null,
+            error_type = 'Expired',
+            last_error = 'it had not begun when the expires_after of its job was over'
+        from yamlsched.job_definitions d
+        where d.id = r.definition_id and yamlsched.is_expired(r, d, now) and r.id = any (array(
+            select l.id from yamlsched.job_runs l
+            where l.id = any (run_ids) and l.finished_at is null and l.locked_until is null
+            order by l.id for no key update skip locked))
+        returning r.id
+    )
+    select array_agg(e.id) into ended from expired e;
+    return ended;
+end
+$$;
+
+-- The unique keys of runs to enqueue, in order; null: the job has no `unique`. A run that has one
+-- of them and has expired is ended first: what is enqueued would never be executed.
+create function yamlsched.unique_keys(job yamlsched.job_definitions, payloads jsonb[])
+    returns text[]
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    now  timestamptz := clock_timestamp();
+    keys text[];
+begin
+    if job.unique_rule is null then
+        return null;
+    end if;
+    keys := array(
+        select yamlsched.unique_key(job, job.payload || p.payload)
+        from unnest(payloads) with ordinality as p (payload, nth) order by p.nth);
+    if job.expires_after is not null then
+        perform yamlsched.end_expired(array(
+            select r.id from yamlsched.job_runs r
+            where r.unique_key = any (keys) and r.finished_at is null
+              and yamlsched.is_expired(r, job, now)
+            order by r.id for no key update), now);
+    end if;
+    return keys;
+end
+$$;
+
+-- The run that an enqueue finds: that of its key, or 0 if that was pruned; else that with its
+-- unique key; null: there is none. `id` is that of a run without either. Stable: as of one instant
+-- the key of a run that is being pruned is in one of two tables.
+create function yamlsched.enqueued_run(
+    of_namespace text, key text, of_unique_key text, id bigint) returns bigint
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select case when key is null and of_unique_key is null then id else coalesce(
+        (select r.id from yamlsched.job_runs r
+         where r.namespace = of_namespace and r.idempotency_key = key),
+        (select 0 from yamlsched.used_keys u
+         where u.namespace = of_namespace and u.idempotency_key = key),
+        (select r.id from yamlsched.job_runs r
+         where r.unique_key = of_unique_key and r.finished_at is null)) end
+$$;
+
 -- Whether who enqueues may change runs. Inside of enqueue the current user is its owner.
 create function yamlsched.is_worker() returns boolean
     language sql stable set search_path = pg_catalog, pg_temp
@@ -775,10 +882,11 @@ $$;
 
 -- Enqueue runs of one job, in order. Keys that a payload does not have come from the job's own
 -- payload in schedules.yaml. Returns a row for each position (from 1): the run's id, and whether
--- the run was created. An existing run with the same key is returned unchanged; a null id means
--- that the key was used by a run that has been pruned. Every run is checked before the first is
--- written. The function waits for another transaction that enqueues the same key: if that commits,
--- its run is returned, and if it rolls back, a run is created.
+-- the run was created. An existing run with the same key is returned unchanged, and so is, of a job
+-- with `unique`, an unfinished one with the same values; a null id means that the key was used by a
+-- run that has been pruned. Every run is checked before the first is written. The function waits
+-- for another transaction that enqueues the same: if that commits, its run is returned, and if it
+-- rolls back, a run is created.
 create function yamlsched.enqueue_many(
     job_type         text,
     payloads         jsonb[],
@@ -802,6 +910,8 @@ declare
         parent_id, priority, delay, trace_contexts);
     due_at timestamptz := greatest(run_at, clock_timestamp() + delay, clock_timestamp());
     ids    bigint[];                     -- one for each position
+    uniques text[];
+    runs   bigint[];
 begin
     if fault is not null then
         raise exception using errcode = 'YS003', message = fault;
@@ -809,33 +919,35 @@ begin
     ids := array(select nextval('yamlsched.job_runs_id_seq')
                  from generate_series(1, cardinality(payloads)));
 
-    -- In the order of keys, so that two that enqueue the same keys wait for each other and never in
-    -- a circle. As of one instant the key of a run that is being pruned is in one of two tables.
-    insert into yamlsched.job_runs
-        (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, late_at,
-         priority, max_attempts, parent_id, trace_context, queue)
-    overriding system value
-    select i.id, job.namespace, job.id, job.job_type, job.payload || i.payload, i.key, due_at,
-           due_at + job.start_within,
-           coalesce(array_position(array['high', 'normal', 'low'], priority), job.priority),
-           job.max_attempts, parent_id, yamlsched.valid_trace_context(i.context), job.queue
-    from unnest(payloads, idempotency_keys, ids, trace_contexts) as i (payload, key, id, context)
-    where i.key is null
-       or (select r.id from yamlsched.job_runs r
-           where r.namespace = job.namespace and r.idempotency_key = i.key) is null
-      and (select u.run_id from yamlsched.used_keys u
-           where u.namespace = job.namespace and u.idempotency_key = i.key) is null
-    order by i.key collate "C", i.id
-    on conflict do nothing;
-
+    uniques := yamlsched.unique_keys(job, payloads);
+    loop
+        -- In the order of keys, so that two that enqueue the same keys wait for each other and
+        -- never in a circle.
+        insert into yamlsched.job_runs
+            (id, namespace, definition_id, job_type, payload, idempotency_key, unique_key, run_at,
+             late_at, priority, max_attempts, parent_id, trace_context, queue)
+        overriding system value
+        select i.id, job.namespace, job.id, job.job_type, job.payload || i.payload, i.key,
+               i.unique_key, due_at, due_at + job.start_within,
+               coalesce(array_position(array['high', 'normal', 'low'], priority), job.priority),
+               job.max_attempts, parent_id, yamlsched.valid_trace_context(i.context), job.queue
+        from unnest(payloads, idempotency_keys, uniques, ids, trace_contexts)
+            as i (payload, key, unique_key, id, context)
+        where yamlsched.enqueued_run(job.namespace, i.key, i.unique_key, null) is null
+        order by i.unique_key collate "C", i.key collate "C", i.id
+        on conflict do nothing;
+        -- A later statement: it sees what the insert has waited for.
+        runs := array(
+            select yamlsched.enqueued_run(job.namespace, k.key, k.unique_key, k.id)
+            from unnest(idempotency_keys, uniques, ids) with ordinality
+                as k (key, unique_key, id, nth)
+            order by k.nth);
+        exit when array_position(runs, null) is null;
+    end loop;
     perform yamlsched.refuse_keys(job.namespace, job.job_type, idempotency_keys);
     perform pg_notify('yamlsched', job.namespace);
-    return query
-    select i.nth::integer, i.run_id, coalesce(i.run_id = i.id, false)
-    from (select k.nth, k.id, case when k.key is null then k.id else (
-                     select r.id from yamlsched.job_runs r
-                     where r.namespace = job.namespace and r.idempotency_key = k.key) end as run_id
-          from unnest(idempotency_keys, ids) with ordinality as k (key, id, nth)) i;
+    return query select k.nth::integer, nullif(k.run_id, 0), k.run_id = k.id
+                 from unnest(runs, ids) with ordinality as k (run_id, id, nth);
 end
 $$;
 revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint,
@@ -1193,6 +1305,19 @@ begin
 end
 $$;
 
+-- End those of some runs that have expired, and offer the room that they were offered.
+create function yamlsched.expire(of_namespace text, run_ids bigint[], now timestamptz)
+    returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+declare
+    ended bigint[] := yamlsched.end_expired(run_ids, now);
+begin
+    perform yamlsched.release(of_namespace, ended, now);
+end
+$$;
+
 -- Grant permits to those of some runs that find room at each of their gates, by level and time. One
 -- that finds none at one of them keeps its place at the others until the next claim. Returns those
 -- that got all of theirs.
@@ -1318,6 +1443,7 @@ begin
     update yamlsched.job_runs r
     set status = 'running', attempts = r.attempts + 1, locked_by = token, started_at = now,
         begun_at = coalesce(r.begun_at, now),
+        unique_key = case when r.unique_key not like 'waiting:%' then r.unique_key end,
         locked_until = now + (select d.lease from yamlsched.job_definitions d
                               where d.id = r.definition_id), updated_at = now,
         cpu_seconds = null, peak_memory_bytes = null, revision = claim_gated.revision
@@ -1560,6 +1686,14 @@ begin
         cross join unnest(array['after/', 'closed/', 'job/']) k (kind)
         where d.namespace = of_namespace));
     perform yamlsched.remove_values(of_namespace);
+    perform yamlsched.expire(of_namespace, array(
+        select w.id from yamlsched.job_definitions d
+        cross join lateral (
+            select r.id from yamlsched.job_runs r
+            where r.definition_id = d.id and r.finished_at is null
+              and yamlsched.is_expired(r, d, repair.now)
+            order by r.finished_at, r.id limit 5000) w
+        where d.namespace = of_namespace and d.expires_after is not null), now);
     return cardinality(ids);
 end
 $$;

@@ -25,8 +25,8 @@ from yamlsched.timetable.zones import zone
 
 @dataclass(frozen=True)
 class EnqueueResult:
-    """The run that an enqueue created or found. ``pruned_at`` is set if it was pruned and only its
-    key is kept.
+    """The run that an enqueue created or found, and ``why`` none was created. ``pruned_at`` is set
+    if it was pruned and only its key is kept.
 
     ``due`` is ``run_at`` for people: in UTC and in the job's time zone, and how a clock change
     affects what was given.
@@ -39,6 +39,7 @@ class EnqueueResult:
     pruned_at: datetime | None = None
     note: str = ""
     due: str = ""
+    why: str = ""
 
 
 def enqueue(
@@ -73,7 +74,8 @@ def enqueue(
             ) from None
         run_at, due = due_at(at, zone("UTC"), query.now(connection))
         run_id, created = create(run_at=run_at)
-        return EnqueueResult(run_id, created, None, run_at, due=due)
+        why = _why(run_id, key, is_unique=key is None)
+        return EnqueueResult(run_id, created, None, run_at, due=due, why=why)
     if job not in known:
         raise unknown_job(
             job, namespace, [name for name, other in known.items() if other.retired_at is None]
@@ -92,7 +94,8 @@ def enqueue(
                 None,
                 None,
             )
-            return EnqueueResult(pruned_id, False, None, None, pruned_at=pruned_at)
+            why = _why(pruned_id, key, is_unique=False)
+            return EnqueueResult(pruned_id, False, None, None, pruned_at=pruned_at, why=why)
         run = history.run(connection, run_id)
         assert run is not None  # created or found in this transaction
         if created:
@@ -103,7 +106,16 @@ def enqueue(
                 [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})],
             )
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
-    return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
+    why = _why(run_id, key, is_unique=run.key != key or key is None)
+    return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due, why=why)
+
+
+def _why(run_id: int | None, key: str | None, is_unique: bool) -> str:
+    """Return why an enqueue creates no run, if it finds the run ``run_id``."""
+    holder = "a run that was pruned" if run_id is None else f"run {run_id}"
+    return (
+        f"{holder} has the same values (unique)" if is_unique else f'{holder} has the key "{key}"'
+    )
 
 
 def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime | None, str]:

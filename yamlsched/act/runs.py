@@ -7,7 +7,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import psycopg
 from yamlsched.act import audit
 from yamlsched.act.audit import ActionRecord
 from yamlsched.ask.history import find
-from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.db.query import fetch, load
 from yamlsched.errors import Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import enqueue as client
@@ -58,6 +58,7 @@ class RunState:
     effects_in_doubt: list[str]  # keys
     holds_up: list[str] | None  # runs that wait for it, with their jobs
     skipped: list[str] | None  # jobs that follow, whose slots are gaps because of it
+    beside: int | None  # of a job with `unique`: the unfinished run with the same values
     now: datetime
 
 
@@ -120,6 +121,7 @@ def retry(
     KiB.
     """
     text = None if payload is None else client.encode_payload("", payload)
+    beside: dict[int, int] = {}
 
     def change(batch: list[int]) -> set[int]:
         values = {
@@ -129,12 +131,15 @@ def retry(
             "now": now,
             "payload": text,
         }
-        retried = set(fetch_column(connection, load("actions")["retry"], values))
+        rows = connection.execute(load("actions")["retry"], values).fetchall()
+        beside.update((row.id, row.beside) for row in rows if row.beside)
+        retried = {row.id for row in rows if not row.beside}
         if force:
             connection.execute(load("actions")["end_waits"], {"ids": list(retried), "now": now})
         return retried
 
     def describe(run: RunState, is_changed: bool) -> str:
+        run = replace(run, beside=beside.get(run.id, run.beside))
         return retried(run) if is_changed else _not_retried(run, run.status in expected)
 
     reason = None if payload is None else "with another payload"
@@ -208,6 +213,11 @@ def retry_obstacle(run: RunState) -> str | None:
         return (
             f"belongs to {run.job_type}, which is not enabled in schedules.yaml: no worker would"
             " claim it"
+        )
+    if run.beside is not None:
+        return (
+            f"is not retried beside run {run.beside}, which is unfinished: by unique of"
+            f" {run.job_type}, one run with these values counts at a time"
         )
     return None
 
@@ -329,6 +339,6 @@ def retry_on_deadlock(attempt: Callable[[], Returned]) -> Returned:
     for _ in range(MAX_DEADLOCKS):
         try:
             return attempt()
-        except psycopg.errors.DeadlockDetected:
-            continue
+        except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
+            continue  # or of a job with `unique`, a run was enqueued at the same time
     return attempt()

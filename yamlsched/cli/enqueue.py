@@ -133,8 +133,7 @@ def _in_words(result: EnqueueResult, key: str | None, is_at: bool) -> str:
             f"{terminal.instant(result.pruned_at)}; use another key to do it again"
         )
     if not result.created:
-        who = "a run that has been pruned" if result.run_id is None else f"run {result.run_id}"
         state = f" and is {result.status}" if result.status else ""
-        return f'nothing created: {who} has the key "{key}"{state}'
+        return f"nothing created: {result.why}{state}"
     due = f", due {result.due}" if is_at else ""
     return f"run {result.run_id} created{due}{f'; {result.note}' if result.note else ''}"

@@ -72,6 +72,23 @@ class Limit:
     by: tuple[str, ...] = ()
 
 
+class UniqueWhile(StrEnum):
+    """Which runs of a job with ``unique`` count."""
+
+    UNFINISHED = "unfinished"
+    WAITING = "waiting"  # that no worker has claimed yet
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A job of which one run counts at a time for each combination of the values of its payload
+    under the keys ``by``.
+    """
+
+    by: tuple[str, ...]
+    while_: UniqueWhile = UniqueWhile.UNFINISHED
+
+
 class Mode(StrEnum):
     """Which attempts of a queue share a process."""
 
@@ -181,6 +198,8 @@ class Job:
     overlap: Overlap = Overlap.WAIT
     limit: str | None = None
     limit_by: tuple[str, ...] = ()  # of the file: by which values the limit counts
+    unique: Unique | None = None
+    expires_after: timedelta | None = None
     catchup: Catchup = Catchup.LATEST
     catchup_window: timedelta = timedelta(days=365)
     spread: timedelta = timedelta(0)
@@ -345,7 +364,12 @@ FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
 }
 """By a field's type: how its values are stored, read back and shown. Others are JSON: ``values``.
 """
-COLUMN_NAMES = {"name": "job_type", "cron": "schedule", "limit": "limit_name"}
+COLUMN_NAMES = {
+    "name": "job_type",
+    "cron": "schedule",
+    "limit": "limit_name",
+    "unique": "unique_rule",
+}
 """The columns that are not named after their key."""
 COLUMNS = {
     item.name: Column(

@@ -60,7 +60,7 @@ MAX_DURATION = timedelta(days=3650)
 RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
 LIMITS = {
     **dict.fromkeys(
-        (*RETRY_DELAYS, "timeout", "start_within", "finish_within"),
+        (*RETRY_DELAYS, "timeout", "start_within", "finish_within", "expires_after"),
         (timedelta(seconds=1), MAX_DURATION),
     ),
     "lease": (timedelta(seconds=2), MAX_DURATION),

@@ -26,7 +26,10 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if not is_dataclass(value):
         return value
-    keys = {item.name: (getattr(value, item.name), item.default) for item in fields(value)}
+    # `while_` is the key `while`, which is no name in Python
+    keys = {
+        item.name.rstrip("_"): (getattr(value, item.name), item.default) for item in fields(value)
+    }
     return {name: plain(item) for name, (item, default) in keys.items() if item or item != default}
 
 
@@ -46,9 +49,9 @@ def parse(kind: Any, value: Any) -> Any:
     if kind is timedelta:
         return durations.parse(value)
     if is_dataclass(kind) and isinstance(kind, type):
-        types = _types(kind)
-        known = {key: item for key, item in value.items() if key in types}
-        return kind(**{key: parse(types[key], item) for key, item in known.items()})
+        types = {name.rstrip("_"): (name, of) for name, of in _types(kind).items()}
+        known = {types[key]: item for key, item in value.items() if key in types}
+        return kind(**{name: parse(of, item) for (name, of), item in known.items()})
     if get_origin(kind) is tuple:
         return tuple(parse(get_args(kind)[0], item) for item in value)
     if get_origin(kind) is dict:

@@ -116,6 +116,9 @@ async def claim(
     rows = await rows_of(connection, "claim", values)
     if misplaced := [row.id for row in rows if row.state == "misplaced"]:
         await connection.execute(load("runs")["move"], {"ids": array(misplaced)})
+    if expired := [row.id for row in rows if row.state == "expired"]:
+        parameters = {"namespace": namespace, "ids": array(expired), "now": now}
+        await connection.execute(load("runs")["expire"], parameters)
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]

@@ -144,15 +144,12 @@ def perform(doing: Doing, values: Given) -> Redirect:
             who=doing.who,
         )
     if not run.created:
-        holder = f"run {run.run_id}" if run.run_id else "a run that was pruned"
         path = (
             f"/runs/{run.run_id}" if run.run_id and not run.pruned_at else f"/jobs/{job.job_type}"
         )
         return Redirect(
             path,
-            Result(
-                f'Nothing was created: {holder} has the key "{values["key"]}".', is_partial=True
-            ),
+            Result(f"Nothing was created: {run.why}.", is_partial=True),
         )
     due = f", due at {run.due}" if run.due else ""
     waits = f"; {run.note}" if run.note else ""
