@@ -148,11 +148,21 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        d.output ->> 'keep' as keeps_output,
        d.owner, d.timezone, d.enabled, d.retired_at, d.start_within,
        r.begun_at, r.late_at, r.finish_by,
+       case when r.begun_at is null and r.scheduled_for is null and not r.by_hand
+            then r.run_at + d.expires_after end as expires_at,
        r.finished_at is null and yamlsched.is_closed(d, clock_timestamp()) as is_closed,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s;
+
+-- name: expired
+-- The run of a job that expired last within a day, of the last thousand that have ended.
+select e.id
+from (select r.id, r.error_type from yamlsched.job_runs r
+      where r.definition_id = %(id)s and r.finished_at > clock_timestamp() - interval '1 day'
+      order by r.finished_at desc limit 1000) e
+where e.error_type = 'Expired' limit 1;
 
 -- name: failures
 -- With `texts`, only the stacks of these attempts are read: those of others are empty, or null if

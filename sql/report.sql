@@ -6,7 +6,7 @@
 -- that ended last. Of all jobs, or of `of`. And the run whose latest attempt took longest, and the
 -- one that took most memory.
 select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried,
-       e.dead, e.cancelled, e.examined, long.finished_at - long.started_at as took,
+       e.dead, e.cancelled, e.expired, e.examined, long.finished_at - long.started_at as took,
        long.id as longest_id, long.finished_at as longest_ended_at,
        large.peak_memory_bytes as peak, large.id as peak_id
 from yamlsched.job_definitions d
@@ -14,15 +14,16 @@ cross join lateral (
     select count(*) filter (where x.status = 'succeeded') as succeeded,
            count(*) filter (where x.status = 'succeeded' and x.attempts > 1) as retried,
            count(*) filter (where x.status = 'dead') as dead,
-           count(*) filter (where x.status = 'cancelled') as cancelled, count(*) as examined,
+           count(*) filter (where x.status = 'cancelled') as cancelled,
+           count(*) filter (where x.status = 'cancelled' and x.error_type = 'Expired') as expired,
+           count(*) as examined,
            (array_agg(x.id order by x.took desc nulls last, x.id)
                 filter (where x.status <> 'cancelled'))[1] as longest_id,
            (array_agg(x.id order by x.peak_memory_bytes desc, x.id)
                 filter (where x.peak_memory_bytes > 0))[1] as largest_id
     from (
         select r.id, r.attempts - r.prior_attempts as attempts, r.peak_memory_bytes,
-               r.finished_at - r.started_at as took,
-               r.status
+               r.finished_at - r.started_at as took, r.error_type, r.status
         from yamlsched.job_runs r
         where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
         order by r.finished_at desc

@@ -849,7 +849,8 @@ def test_json_has_everything(db: Db, cli: Cli) -> None:
         ("finished_late", runs["finished"]),
     ]
     assert document["ran"] == {
-        "runs": 5, "jobs": 3, "succeeded": 4, "retried": 1, "dead": 1, "cancelled": 0, "is_bounded": False,
+        "runs": 5, "jobs": 3, "succeeded": 4, "retried": 1, "dead": 1, "cancelled": 0, "expired": 0,
+        "is_bounded": False,
     }  # fmt: skip
     assert [group["error_type"] for group in document["failures"]] == ["OSError", "Timeout"]
     assert [(one["reason"], one["slots"]) for one in document["skipped"]] == [("overlap", 2)]

@@ -62,9 +62,14 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
         if row.last_failure_run_id is not None
         else None
     )
+    expired = [
+        runs.run(connection, id)
+        for id in fetch_column(connection, load("history")["expired"], {"id": job.id})
+    ]
     off = off_reason(job, now.now, hosts.environment_in_use(connection, namespace))
     lines = [
         *_outcomes(row, now, failed),
+        *(_expired(run, now.now) for run in expired if run is not None),
         *(_waiting(run, now.now) for run in chain),
         *(now.why_no_worker(job.job_type, row.queue) if chain or row.late_since else ()),
         *([off] if off else ()),
@@ -107,8 +112,18 @@ def _outcomes(row: JobHealth, now: Health, failed: StoredRun | None) -> Iterator
         yield f"late since {short_utc(row.late_since)}: {row.late_why}"
 
 
+def _expired(run: StoredRun, now: datetime) -> str:
+    ago = between(run.finished_at or now, now)
+    return f"run {run.id} expired {ago} ago: {run.last_error}"
+
+
 def _waiting(run: StoredRun, now: datetime) -> str:
-    """Return the state of a run of the chain, and what it waits for."""
+    """Return the state of a run of the chain, what it waits for, and until when."""
+    expiry = f"; it expires at {short_utc(run.expires_at)}" if run.expires_at else ""
+    return _state(run, now) + (expiry if run.finished_at is None else "")
+
+
+def _state(run: StoredRun, now: datetime) -> str:
     what = f"run {run.id} of {run.job_type}"
     if run.finished_at is not None:
         ended = "died" if run.status == "dead" else "was cancelled"

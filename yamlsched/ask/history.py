@@ -315,15 +315,16 @@ def waits_for(run: runs.StoredRun, now: datetime) -> str:
             f" on {run.worker}, lease {'expired at' if is_over else 'until'}"
             f" {rfc3339(run.locked_until, 'seconds')}"
         )
-    if run.waits:
-        return f", {run.waits}"
-    if run.status == "failed" or (run.status == "queued" and run.run_at > now):
+    words = [run.waits] if run.waits else []
+    if not words and (run.status == "failed" or (run.status == "queued" and run.run_at > now)):
         is_past = run.run_at <= now
         span = durations.approximate(now - run.run_at if is_past else run.run_at - now)
-        return (
-            f", due {rfc3339(run.run_at, 'seconds')} ({f'{span} ago' if is_past else f'in {span}'})"
-        )
-    return ""
+        words = [
+            f"due {rfc3339(run.run_at, 'seconds')} ({f'{span} ago' if is_past else f'in {span}'})"
+        ]
+    if run.expires_at is not None and run.finished_at is None:
+        words.append(f"expires {rfc3339(run.expires_at, 'seconds')}")
+    return "".join(f", {word}" for word in words)
 
 
 def next_step(

@@ -66,6 +66,7 @@ class EndedOfJob(NamedTuple):
     retried: int  # of these, after a failed attempt
     dead: int
     cancelled: int
+    expired: int  # of these, by expires_after
     examined: int
     took: timedelta | None
     longest_id: int | None
@@ -84,6 +85,7 @@ class Totals:
     retried: int  # of these, after a failed attempt
     dead: int
     cancelled: int
+    expired: int  # of these, by expires_after
     is_bounded: bool
 
 
@@ -305,9 +307,11 @@ def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
     def total(name: str) -> int:
         return sum(getattr(job, name) for job in ended)
 
-    numbers = {name: total(name) for name in ("runs", "succeeded", "retried", "dead", "cancelled")}
+    names = ("runs", "succeeded", "retried", "dead", "cancelled", "expired")
     return Totals(
-        **numbers, jobs=len(ended), is_bounded=any(job.examined >= of_job for job in ended)
+        **{name: total(name) for name in names},
+        jobs=len(ended),
+        is_bounded=any(job.examined >= of_job for job in ended),
     )
 
 

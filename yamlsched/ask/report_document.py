@@ -116,9 +116,10 @@ def _ran(report: Report) -> str:
     ran, more = report.ran, "+" if report.ran.is_bounded else ""
     retried = f" ({ran.retried:,} after a retry)" if ran.retried else ""
     parts = [f"{ran.succeeded:,}{more} succeeded{retried}"] if ran.succeeded else []
+    expired = f" ({ran.expired:,} expired)" if ran.expired else ""
     parts += [
         f"{number:,} {name}"
-        for number, name in ((ran.dead, "died"), (ran.cancelled, "cancelled"))
+        for number, name in ((ran.dead, "died"), (ran.cancelled, f"cancelled{expired}"))
         if number
     ]
     return (

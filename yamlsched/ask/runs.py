@@ -198,6 +198,13 @@ class RunRow:
     # of the latest attempt; in lists, while it runs
     progress: StoredProgress | None = field(default=None, kw_only=True)
 
+    @property
+    def has_error(self) -> bool:
+        """Whether its error says why it is in its state."""
+        return self.status in (Status.DEAD, Status.FAILED) or (
+            self.status == Status.CANCELLED and self.error_type == "Expired"
+        )
+
 
 @dataclass(frozen=True)
 class StoredRun(RunRow):
@@ -228,6 +235,7 @@ class StoredRun(RunRow):
     begun_at: datetime | None
     late_at: datetime | None  # null: it waits for a pause, its turn or other jobs
     finish_by: datetime | None
+    expires_at: datetime | None  # unless it has begun by then; null: it does not expire
     is_closed: bool  # it waits until its job is resumed, enabled or back
 
     def lateness(self, now: datetime) -> list[str]:

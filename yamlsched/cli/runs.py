@@ -161,11 +161,7 @@ def line(row: RunRow) -> tuple[str, ...]:
         duration(row),
         text.truncate(str(row.progress), MAX_PROGRESS_CHARS) if row.progress else "-",
         row.key or "-",
-        (
-            error_text(row.error_type, row.last_error)
-            if row.status in ("dead", "failed")
-            else row.waits or ""
-        ),
+        (error_text(row.error_type, row.last_error) if row.has_error else row.waits or ""),
     )
 
 

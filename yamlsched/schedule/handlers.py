@@ -187,7 +187,7 @@ def _check_payload(
     loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, findings: Findings
 ) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
-    _check_limit(loaded, calls, parameters, findings)
+    _check_values(loaded, calls, parameters, findings)
     problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
     for key, problem in problems.items():
         findings.report(loaded.spot(calls.job, "payload", key).key, problem)
@@ -201,16 +201,23 @@ def _check_payload(
         findings.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
 
 
-def _check_limit(loaded: Loaded, calls: Calls, parameters: Parameters, findings: Findings) -> None:
-    """Report a limit that counts by a key that no run of the job has."""
+def _check_values(loaded: Loaded, calls: Calls, parameters: Parameters, findings: Findings) -> None:
+    """Report a limit that counts, or a job whose runs are unique, by a key that no run has."""
     job = loaded.jobs.get(calls.job)
-    for key in job.limit_by if job is not None else ():
+    if job is None:
+        return
+    limit = loaded.spot(calls.job, "limit")
+    keys = [(key, limit, f"{limit}: {quoted(str(limit.value))}", "YS436") for key in job.limit_by]
+    if job.unique:
+        unique = loaded.spot(calls.job, "unique")
+        by = loaded.spot(calls.job, "unique", "by").children()
+        keys += [(spot.value, spot, str(unique), "YS456") for spot in by]
+    for key, spot, what, code in keys:
         if parameters.problem(key) and key not in (calls.payload or ()):
-            spot = loaded.spot(calls.job, "limit")
             message = (
-                f"{spot}: {quoted(str(spot.value))} counts by {quoted(key)}, which is not a"
-                f" parameter of {parameters.handler}: it is null in every run"
+                f"{what} counts by {quoted(key)}, which is not a parameter of"
+                f" {parameters.handler}: it is null in every run"
             )
             names = ", ".join(parameters.expected)
             remedy = did_you_mean(key, parameters.expected, f"It takes: {names or 'nothing'}.")
-            findings.warning(spot, "YS436", message, remedy)
+            findings.warning(spot, code, message, remedy)

@@ -64,6 +64,8 @@ class JobFacts:
     spread: timedelta
     start_within: timedelta
     finish_within: timedelta | None
+    unique_rule: dict[str, Any] | None
+    expires_after: timedelta | None
     on_dead: list[str]
     on_failure: list[str]
     on_success: list[str]

@@ -213,11 +213,7 @@ def _row(visit: Visit, run: RunRow, usual: Mapping[str, Durations]) -> RunLine:
     is_waiting = run.status in (Status.QUEUED, Status.FAILED)
     at = run.run_at if is_waiting else run.finished_at or run.started_at or run.run_at
     verb = "due" if is_waiting else "ended" if run.finished_at else "started"
-    error = (
-        error_text(run.error_type, run.last_error)
-        if run.status in (Status.DEAD, Status.FAILED)
-        else ""
-    )
+    error = error_text(run.error_type, run.last_error) if run.has_error else ""
     running_for = (
         visit.now - run.started_at if run.status == Status.RUNNING and run.started_at else None
     )
