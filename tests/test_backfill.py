@@ -217,7 +217,11 @@ def test_a_job_that_is_disabled_meanwhile_gets_no_more_runs(
 
 def test_a_job_that_its_environments_disable_is_not_called_disabled_in_the_file(db: Db) -> None:
     job = {**NIGHTLY, "environments": ["production"]}
-    sync(db, a_file(environment="staging", top="environments: [staging, production]", x=job), NOW)
+    sync(
+        db,
+        a_file(environment="staging", top="environments: {staging: {}, production: {}}", x=job),
+        NOW,
+    )
 
     with pytest.raises(Refused, match='job "x" is not enabled in environment "staging": enable it'):
         fill(db, "2026-01-14")

@@ -236,7 +236,7 @@ def test_a_missing_owner_is_reported_only_with_require_owner(folder: Path):
 
 
 def test_an_environment_that_is_not_in_the_list_is_an_error(folder: Path):
-    (folder / "schedules.yaml").write_text("environments: [production]\n" + GOOD)
+    (folder / "schedules.yaml").write_text("environments: {production: {}}\n" + GOOD)
 
     assert run("validate", "--env", "production").return_value == 0
     assert "YS116" in run("validate", "--env", "prod").output

@@ -181,7 +181,7 @@ def test_a_change_of_defaults_is_one_group_of_jobs(db: Db) -> None:
 
 
 def test_an_environment_enables_jobs_and_is_on_record(db: Db) -> None:
-    top = "environments: [production, staging]"
+    top = "environments: {production: {}, staging: {}}"
     job = {**HOURLY, "environments": ["production"]}
     apply(db, a_file(environment="staging", x=job, top=top))
     apply(db, a_file(environment="production", x=job, top=top), NOON + MINUTE)

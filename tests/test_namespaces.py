@@ -24,7 +24,7 @@ from yamlsched.sync.in_use import Verdict
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
 JOB = {"cron": "* * * * *"}
-ENVIRONMENTS = "environments: [staging, production]"
+ENVIRONMENTS = "environments: {staging: {}, production: {}}"
 SCHEDULE = """\
 version: 1
 jobs:

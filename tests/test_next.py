@@ -32,7 +32,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 FILE = """
 version: 1
 timezone: Europe/Berlin
-environments: [production]
+environments: {production: {}}
 jobs:
   cleanup_nightly: {handler: a.b, cron: "0 2 * * *"}
   report:          {handler: a.b, cron: "0 2 * * 1", timezone: UTC}

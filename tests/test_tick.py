@@ -18,7 +18,7 @@ from yamlsched import db as store
 from yamlsched.cli import cli
 from yamlsched.sync.files import ScheduleFile
 
-BOTH = {"environments": ["staging", "production"]}
+BOTH = {"environments": {"staging": {}, "production": {}}}
 YEARLY = "0 0 1 1 *"
 
 

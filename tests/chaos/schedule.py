@@ -123,7 +123,7 @@ class Schedule:
             {
                 "version": 1,
                 "x-edit": f"{self.seed} {self.edits}",
-                "environments": [ENVIRONMENT, "elsewhere"],
+                "environments": {ENVIRONMENT: {}, "elsewhere": {}},
                 "defaults": {
                     "lease": "4s",
                     "timeout": "12s",

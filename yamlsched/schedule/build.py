@@ -4,6 +4,7 @@ schema can express.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Keep
@@ -18,30 +19,24 @@ from yamlsched.schedule.job import (
 )
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.reader import Reader
-from yamlsched.schedule.schema import HOOKS, SCHEMA, needed_keys
+from yamlsched.schedule.schema import HOOKS, NEEDED_KEYS, SCHEMA
 from yamlsched.schedule.when import combine_cron, limit_spread
 from yamlsched.text import quoted
-
-NEEDED_KEYS = {
-    key: needed_keys(needed) for key, needed in SCHEMA["definitions"]["job"]["dependencies"].items()
-}
-"""By key: those without one of which it has no effect."""
 
 INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
 
 def build_jobs(
-    root: Spot,
     reader: Reader,
     timezone: str | None,
-    environment: str | None,
     paths: tuple[str, ...],
-) -> dict[str, Job]:
-    """Return the valid jobs with the values that they inherit: hooks inherit no hooks. Report the
-    errors of the others.
+    built: Mapping[str, Job | None],
+) -> dict[str, Job | None]:
+    """Return the jobs with the values that they inherit, and None for invalid ones, whose errors
+    are reported: hooks inherit no hooks. Those that are ``built`` are taken from there.
     """
-    hooks = hook_names(root, reader)
-    defaults = root.get("defaults")
+    hooks = hook_names(reader)
+    defaults = reader.root.get("defaults")
     inherited: dict[str, Any] = {}
     if defaults is not None and isinstance(defaults.value, dict):
         inherited = {
@@ -49,19 +44,15 @@ def build_jobs(
         }
         _check_combinations(inherited, defaults, None, reader.findings)
     without_hooks = {key: value for key, value in inherited.items() if key not in HOOKS}
-    built = (
-        _build_job(
-            job,
-            reader,
-            without_hooks if job.path[-1] in hooks else inherited,
-            defaults,
-            timezone,
-            environment,
-            paths,
-        )
-        for job in root.entries("jobs")
-    )
-    return {job.name: job for job in built if job is not None}
+    jobs: dict[str, Job | None] = {}
+    for job in reader.root.entries("jobs"):
+        name = str(job.path[-1])
+        if name in built:
+            jobs[name] = built[name]
+        else:
+            values = without_hooks if name in hooks else inherited
+            jobs[name] = _build_job(job, reader, values, defaults, timezone, paths)
+    return jobs
 
 
 def _build_job(
@@ -70,7 +61,6 @@ def _build_job(
     inherited: dict[str, Any],
     defaults: Spot | None,
     timezone: str | None,
-    environment: str | None,
     paths: tuple[str, ...],
 ) -> Job | None:
     if not isinstance(spot.value, dict):
@@ -95,9 +85,6 @@ def _build_job(
         limit_spread(values, spot, reader.findings)
     if not reader.findings.is_valid(spot) or any(values[key] is None for key in values):
         return None
-    environments = values.pop("environments", None)
-    if environments is not None:
-        values["enabled"] = values.get("enabled", True) and environment in environments
     if limit := reader.names["limits"].get(values.get("limit", "")):
         values["limit_by"] = limit.by
     targets = tuple((name, target) for name, target in reader.names["notify"].items() if target)

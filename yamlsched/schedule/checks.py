@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -79,21 +79,42 @@ def check_all(
 
     ``imports``: import the handlers too, which runs the project's code.
     """
-    diagnostics = [
-        *loaded.diagnostics,
-        *lint(loaded, now, require_owner),
-        *check_editor_copy(loaded, file),
-    ]
-    diagnostics += find_by_plugins(loaded)
-    if folders is not None:
-        path = paths.search_path(file, loaded.paths, folders)
-        if imports:
+    path = paths.search_path(file, loaded.paths, folders or ())
+    sources = Sources(paths.import_path(file, loaded.paths, folders or ()))
+
+    def of_jobs(loaded: Loaded) -> list[Diagnostic]:
+        diagnostics = [*loaded.diagnostics, *lint(loaded, now, require_owner)]
+        if folders is not None and imports:
             diagnostics += handlers.check_by_import(loaded, path)
-        else:
-            sources = Sources(paths.import_path(file, loaded.paths, folders))
-            diagnostics += handlers.check(loaded, sources)
-        diagnostics += [*paths.check(loaded, file), *commands.check(loaded, file)]
+            diagnostics += commands.check(loaded, file)
+        elif folders is not None:
+            diagnostics += check_handlers(loaded, file, sources)
+        return diagnostics
+
+    diagnostics = [*_in_environments(loaded, of_jobs), *check_editor_copy(loaded, file)]
+    diagnostics += find_by_plugins(loaded)
     return apply_suppressions(diagnostics, loaded.source)
+
+
+def _in_environments(
+    loaded: Loaded, find: Callable[[Loaded], list[Diagnostic]]
+) -> Iterator[Diagnostic]:
+    """Yield what ``find`` says about the file, and what it says in some environments only, with
+    their names.
+    """
+    seen: set[tuple[int, int, str]] = set()
+    for diagnostic in find(loaded.in_environment(None)):
+        seen.add(diagnostic.place)
+        yield diagnostic
+    named: dict[Diagnostic, list[str]] = {}
+    for name in loaded.environments:
+        for diagnostic in find(loaded.in_environment(name)):
+            if diagnostic.place not in seen:
+                named.setdefault(diagnostic, []).append(name)
+    for diagnostic, names in named.items():
+        kind = "environments" if len(names) > 1 else "environment"
+        message = f"{diagnostic.message} (in {kind} {', '.join(names)})"
+        yield replace(diagnostic, message=message)
 
 
 def check_by_plugins(loaded: Loaded) -> list[Diagnostic]:

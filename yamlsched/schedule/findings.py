@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -105,6 +106,13 @@ class Findings:
 
     def __len__(self) -> int:
         return len(self._added)
+
+    def copy(self) -> Findings:
+        """Return the same findings, to which others are added."""
+        other = copy.copy(self)
+        other.invalid, other.intended = {*self.invalid}, {*self.intended}
+        other._added = {**self._added}
+        return other
 
     def error(
         self,

@@ -17,12 +17,12 @@ from yamlsched.schedule.when import limit_spread
 from yamlsched.text import quoted
 
 
-def follow(jobs: dict[str, Job], root: Spot, reader: Reader) -> dict[str, Job]:
+def follow(jobs: dict[str, Job], reader: Reader) -> dict[str, Job]:
     """Return the jobs with the slots that they have from those they follow. Report what cannot be
     followed.
     """
-    entries = root.get("jobs")
-    edges = _Edges(jobs, entries, root.get("defaults"), reader) if entries else None
+    entries = reader.root.get("jobs")
+    edges = _Edges(jobs, entries, reader) if entries else None
     if edges is None or not edges.items:
         return jobs
     done: dict[str, Job] = {}
@@ -63,15 +63,8 @@ class _Edges:
     of them.
     """
 
-    def __init__(
-        self, jobs: Mapping[str, Job], entries: Spot, defaults: Spot | None, reader: Reader
-    ) -> None:
-        self.jobs, self.entries, self.defaults, self.findings = (
-            jobs,
-            entries,
-            defaults,
-            reader.findings,
-        )
+    def __init__(self, jobs: Mapping[str, Job], entries: Spot, reader: Reader) -> None:
+        self.jobs, self.entries, self.findings = jobs, entries, reader.findings
         self.items = {
             str(entry.path[-1]): list(after.children())
             for entry in entries.children()
@@ -113,7 +106,7 @@ class _Edges:
         if job and items and self.findings.is_valid(spot):
             if job.cron is None and len(upstreams) == len(items):
                 job = self._with_slots(job, spot, upstreams)
-            self._check_environments(spot, upstreams)
+            self._check_environments(job, spot, upstreams)
         return job if self.findings.is_valid(spot) else None
 
     def _with_slots(self, job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> Job:
@@ -132,10 +125,10 @@ class _Edges:
         limit_spread(values, spot, self.findings)
         return replace(job, timezone=first.timezone, **values)
 
-    def _check_environments(self, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> None:
-        own = self._environments(spot)
+    def _check_environments(self, job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> None:
+        own = job.environments
         for item, upstream in upstreams:
-            others = self._environments(self.entries.child(upstream.name))
+            others = upstream.environments
             if own and others and not set(own) & set(others):
                 message = (
                     f"{item}: {upstream.name} is enabled in {', '.join(others)} only, and {spot} in"
@@ -144,10 +137,6 @@ class _Edges:
                 self.findings.error(
                     item, "YS134", message, "Remove it, or enable both in one environment."
                 )
-
-    def _environments(self, spot: Spot) -> list[str]:
-        listed = spot.get("environments") or (self.defaults and self.defaults.get("environments"))
-        return [str(item.value) for item in listed.children()] if listed is not None else []
 
 
 def _slots(job: Job) -> tuple[object, ...]:

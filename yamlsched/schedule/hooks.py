@@ -15,13 +15,13 @@ OWN_SLOTS = ("cron", "crons", "after")
 """The keys that a hook does not have: it runs when another job's run ends."""
 
 
-def hook_names(root: Spot, reader: Reader) -> set[str]:
+def hook_names(reader: Reader) -> set[str]:
     """Return the jobs that a list of hooks names. Report those that have slots of their own, and
     hooks in a circle.
 
     A circle needs jobs' own lists only: what ``defaults`` lists is not inherited by a hook.
     """
-    findings = reader.findings
+    root, findings = reader.root, reader.findings
     entries = {str(entry.path[-1]): entry for entry in root.entries("jobs")}
     defaults = root.get("defaults")
     own = {

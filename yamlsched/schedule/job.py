@@ -213,6 +213,7 @@ class Job:
     description: str = ""
     owner: str = ""
     tags: tuple[str, ...] = ()
+    environments: tuple[str, ...] | None = None  # in which it is enabled; None: in all
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
     is_followed: bool = False  # of the file: other jobs follow it
     queue_rules: Queue = Queue()  # of the file: those of its queue
@@ -377,7 +378,7 @@ COLUMNS = {
         *FORMS.get(TYPES[item.name], (plain, partial(parse, TYPES[item.name]), plain)),
     )
     for item in fields(Job)
-    if item.name not in ("paths", "is_followed", "queue_rules", "targets")
+    if item.name not in ("environments", "paths", "is_followed", "queue_rules", "targets")
 }
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
+from yamlsched.schedule import environments, schema_check
 from yamlsched.schedule import file as schedule_file
-from yamlsched.schedule import schema_check
 from yamlsched.schedule.build import build_jobs
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
@@ -23,7 +23,6 @@ from yamlsched.schedule.reader import Reader
 from yamlsched.schedule.schema import HOOKS, JOB_KEYS
 from yamlsched.schedule.settings import (
     build_entries,
-    build_environments,
     build_queues,
     build_retention,
 )
@@ -59,12 +58,16 @@ class Loaded:
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file.
     ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what
     they inherit, despite errors elsewhere. ``root``, the top-level mapping or None, and
-    ``findings`` are for further checks.
+    ``findings`` are for further checks. ``environments`` has what differs in each, as written;
+    ``environment`` is that of the jobs, None without one that the file declares, and ``changed``
+    names those that differ from the jobs without one.
     """
 
     namespace: str | None = None
     timezone: str = "UTC"
-    environments: tuple[str, ...] = ()
+    environments: dict[str, Any] = field(default_factory=dict)
+    environment: str | None = None
+    changed: Collection[str] | None = None
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
     limits: dict[str, Limit] = field(default_factory=dict)
@@ -77,6 +80,19 @@ class Loaded:
     )
     root: Spot | None = field(default=None, repr=False, compare=False)
     findings: Findings = field(repr=False, compare=False)
+    base: _Base | None = field(default=None, repr=False, compare=False)
+
+    def in_environment(self, name: str | None) -> Loaded:
+        """Return the jobs of an environment of the file, or without one. Only those that differ are
+        built again.
+        """
+        if self.base is None or name == self.environment:
+            return self
+        return self.base.complete(self, name)
+
+    def is_checked(self, job: str) -> bool:
+        """Return whether a check looks at a job: not at one that is as in the base."""
+        return self.changed is None or job in self.changed
 
     @property
     def source(self) -> Source:
@@ -89,10 +105,6 @@ class Loaded:
     @cached_property
     def _jobs(self) -> Spot | None:
         return self.root.get("jobs") if self.root is not None else None
-
-    @cached_property
-    def _defaults(self) -> Spot | None:
-        return self.root.get("defaults") if self.root is not None else None
 
     @property
     def entries(self) -> dict[str, Node]:
@@ -132,6 +144,8 @@ class Loaded:
             entry = job.value
             if not isinstance(entry, dict):
                 continue
+            if not self.is_checked(str(job.path[-1])):
+                continue
             if self.served is not None and self._queue(job) not in self.served:
                 continue
             yield Calls(
@@ -157,15 +171,14 @@ class Loaded:
 
     def _valid(self, job: Spot, key: str) -> Any:
         """Return the plain value of a job's key, None if it is absent or invalid."""
-        spot = job.get(key) or (self._defaults and self._defaults.get(key))
+        spot = self.written(str(job.path[-1]), key)
         return spot.node.plain() if spot is not None and self.findings.is_valid(spot) else None
 
     def written(self, job: str, *keys: str) -> Spot | None:
         """Return where a key of a job is written, in its entry or in defaults; None if
         it is not.
         """
-        spot = self._jobs and self._jobs.get(job, *keys)
-        return spot or (self._defaults and self._defaults.get(*keys))
+        return self.root.written(job, *keys) if self.root is not None else None
 
     def spot(self, job: str, *keys: str) -> Spot:
         """Return where a key of a job is written; its entry if it is not. Raises KeyError for an
@@ -196,38 +209,88 @@ def load(data: bytes, file: str, environment: str | None) -> Loaded:
         return Loaded(diagnostics=_diagnostics(findings), findings=findings)
 
     root = Spot(document)
-    environments = build_environments(root.get("environments"), environment, findings)
+    names = environments.declared(root)
     limits = build_entries(root, "limits", Limit, findings)
     queues = build_queues(root, findings)
     targets = build_entries(root, "notify", NotifyTarget, findings)
-    reader = Reader(root, findings)
-    reader.names = {
+    declared: dict[str, Mapping[str, Any]] = {
         "calendars": build_calendars(root, findings),
-        "environments": dict.fromkeys(environments, True),
+        "environments": dict.fromkeys(names, True),
         "jobs": dict.fromkeys((str(entry.path[-1]) for entry in root.entries("jobs")), True),
         "limits": limits,
         "notify": targets,
         "queues": queues,
     }
+    reader = Reader(root, findings, declared)
+    environments.check(reader, environment)
     namespace, zone = root.get("namespace"), root.get("timezone")
     timezone = reader.read(zone) if zone else "UTC"
-    paths = tuple(spot.value for spot in _path_spots(root, findings))
-    jobs = follow(build_jobs(root, reader, timezone, environment, paths), root, reader)
-    return Loaded(
+    loaded = Loaded(
         namespace=reader.read(namespace) if namespace else "default",
         timezone=timezone or "UTC",
-        environments=environments,
+        environments={name: _plain(root.get("environments", name)) for name in names},
         retention=build_retention(root, findings),
-        paths=paths,
+        paths=tuple(spot.value for spot in _path_spots(root, findings)),
         queues=_valid_entries(queues),
         limits=_valid_entries(limits),
         notify=_valid_entries(targets),
-        # in another version, a job may mean something else
-        jobs=jobs if ("version",) not in findings.invalid else {},
-        diagnostics=_diagnostics(findings),
-        root=root,
+        diagnostics=(),
         findings=findings,
     )
+    base = _Base(reader, timezone, build_jobs(reader, timezone, loaded.paths, {}))
+    loaded = base.complete(loaded, None)
+    base.jobs = loaded.jobs
+    return loaded.in_environment(environment) if environment in names else loaded
+
+
+def _plain(spot: Spot | None) -> Any:
+    return spot.node.plain() if spot is not None else None
+
+
+@dataclass
+class _Base:
+    """What the jobs of each environment are made of; ``jobs`` are those without one.
+
+    Jobs are ``built`` without the rules that concern several jobs, and not yet disabled.
+    """
+
+    reader: Reader
+    timezone: str | None
+    built: dict[str, Job | None]
+    jobs: dict[str, Job] = field(default_factory=dict)
+
+    def complete(self, loaded: Loaded, environment: str | None) -> Loaded:
+        """Return ``loaded`` with the jobs of an environment. Those that differ are built again."""
+        reader, changed = environments.merge(self.reader, environment)
+        kept = {name: job for name, job in self.built.items() if name not in changed}
+        built = build_jobs(reader, self.timezone, loaded.paths, kept) if changed else kept
+        enabled = {name: _enabled(job, environment) for name, job in built.items() if job}
+        jobs = follow(enabled, reader)
+        # in another version, a job may mean something else
+        jobs = jobs if ("version",) not in reader.findings.invalid else {}
+        changed |= {name for name in kept if jobs.get(name) != self.jobs.get(name)}
+        changed |= {job.name for job in jobs.values() if not changed.isdisjoint(_named(job))}
+        return replace(
+            loaded,
+            environment=environment,
+            jobs=jobs,
+            changed=None if environment is None else changed,
+            diagnostics=_diagnostics(reader.findings),
+            root=reader.root,
+            findings=reader.findings,
+            base=self,
+        )
+
+
+def _named(job: Job) -> tuple[str, ...]:
+    """Return the jobs that a job follows or has as hooks."""
+    return job.after + job.on_dead + job.on_failure + job.on_success
+
+
+def _enabled(job: Job, environment: str | None) -> Job:
+    """Return a job as it is in an environment: disabled if it names others."""
+    is_elsewhere = job.environments is not None and environment not in job.environments
+    return replace(job, enabled=False) if is_elsewhere else job
 
 
 Entry = TypeVar("Entry")

@@ -10,6 +10,7 @@ from yamlsched.text import quoted
 
 ENTRIES = {
     "calendars": "calendar",
+    "environments": "environment",
     "jobs": "job",
     "limits": "limit",
     "notify": "target",
@@ -77,6 +78,13 @@ class Node:
             self.key,
             at,
         )
+        return node
+
+    def merged(self, values: dict[str, Node]) -> Node:
+        """Return this mapping with other values."""
+        node = Node(values, self.start, self.end, self.style)
+        node.has_errors = self.has_errors or any(value.has_errors for value in values.values())
+        node.key, node.alias_at = self.key, self.alias_at
         return node
 
     @property
@@ -147,10 +155,18 @@ class Spot:
             alias_at = alias_at if node.alias_at is None else node.alias_at
         return Spot(node, (*self.path, *steps), alias_at)
 
+    def written(self, job: str, *keys: str) -> Spot | None:
+        """Return where the file, whose top this is, has a key of a job: in its entry, or in
+        defaults.
+        """
+        return self.get("jobs", job, *keys) or self.get("defaults", *keys)
+
     def __str__(self) -> str:
         path = self.path
         if not path:
             return "the file"
+        if path[0] == "environments" and len(path) > 2:
+            return f"{Spot(self.node, path[2:])} in environment {path[1]}"
         base, rest = str(path[0]), path[1:]
         if base in ENTRIES and rest:
             base, rest = f"{ENTRIES[base]} {quoted(str(rest[0]))}", rest[1:]

@@ -41,10 +41,12 @@ class Reader:
     None for them.
     """
 
-    def __init__(self, root: Spot, findings: Findings) -> None:
+    def __init__(
+        self, root: Spot, findings: Findings, names: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         self.root = root
         self.findings = findings
-        self.names: dict[str, Mapping[str, Any]] = {}
+        self.names = names
         """By top-level key: what it declares, by name; None for an entry that is not valid."""
         self.timezone_errors: dict[str, Finding] = {}
 

@@ -47,6 +47,9 @@ def needed_keys(dependency: Any) -> tuple[str, ...]:
     return tuple(name for [name] in choices)
 
 
+WHOLE_JOB: Schema = SCHEMA["definitions"]["whole_job"]
+NEEDED_KEYS = {key: needed_keys(needed) for key, needed in WHOLE_JOB["dependencies"].items()}
+"""By key of a job: those without one of which it has no effect."""
 MAX_GUESS_CHARS = 300
 """For a longer string, no correction is suggested."""
 

@@ -45,6 +45,8 @@ def check(spot: Spot, findings: Findings, schema: Schema = SCHEMA) -> None:
     elif "items" in schema:
         for item in spot.children():
             check(item, findings, schema["items"])
+    for part in schema.get("allOf", ()):
+        check(spot, findings, part)
     for keyword, report in REPORTERS.items():
         if keyword in schema:
             report(spot, schema, findings)

@@ -104,11 +104,11 @@ MISSING = {
 def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
     value, expected = spot.value, schema["type"]
     if value is None:
-        remedy = (
-            "Write jobs: {} to have no jobs."
-            if spot.path == ("jobs",)
-            else "Add a value, or remove the key."
-        )
+        remedy = "Add a value, or remove the key."
+        if spot.path == ("jobs",):
+            remedy = "Write jobs: {} to have no jobs."
+        elif spot.path[:-1] == ("environments",):
+            remedy = f"Write {spot.path[1]}: {{}} if no values differ there."
         is_written = spot.node.start < spot.node.end
         findings.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
     elif schema.get("pattern") in (durations.PATTERN, DATE, DATES, WEEKS) and type(value) in (
@@ -150,6 +150,10 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
             f"Write a list: [{item}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
         )
     if expected == "object":
+        if path == ("environments",):
+            names = value if isinstance(value, list) else ["production", "staging"]
+            entries = ", ".join(f"{getattr(name, 'value', name)}: {{}}" for name in names)
+            return f"Write a mapping, with the values that differ: {{{entries}}}"
         if path == ("jobs",):
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
         if path[-1:] == ("output",):
@@ -184,7 +188,7 @@ def unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
             continue
         if findings.is_full:
             findings.mark_invalid(child.path)
-        elif spot.path == ("defaults",) and key in JOB_KEYS:
+        elif spot.path[-1:] == ("defaults",) and key in JOB_KEYS:
             findings.error(
                 child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job."
             )
@@ -229,6 +233,8 @@ def _place_of(spot: Spot) -> str:
         return "It belongs in a job, or in defaults for all jobs."
     if parent[:1] == ["jobs"] and key == "user":
         return "A command runs as the user of the worker."
+    if parent[:1] == ["environments"] and len(parent) == 2 and key in JOB_KEYS:
+        return "It belongs in defaults or in a job of the environment."
     if parent and key in JOB_KEYS["backoff"]["properties"]:
         return "It belongs in backoff."
     if parent and key in SCHEMA["properties"]:

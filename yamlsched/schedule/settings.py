@@ -1,4 +1,4 @@
-"""Builds what a file says outside of its jobs: environments, limits, queues, targets, retention."""
+"""Builds what a file says outside of its jobs: limits, queues, targets, retention."""
 
 from __future__ import annotations
 
@@ -13,22 +13,6 @@ from yamlsched.schedule.values import parse
 from yamlsched.text import quoted
 
 Entry = TypeVar("Entry")
-
-
-def build_environments(
-    spot: Spot | None, environment: str | None, findings: Findings
-) -> tuple[str, ...]:
-    """Return the names of the environments, and report that ``environment`` is not one of them."""
-    if spot is None or not isinstance(spot.value, list):
-        return ()
-    names = tuple(item.value for item in spot.value if isinstance(item.value, str))
-    if environment is not None and environment not in names:
-        message = f"environment {quoted(environment)} is not in the environments of the file"
-        remedy = findings.source.did_you_mean(
-            environment, names, "Add it here, or fix --env or YAMLSCHED_ENV."
-        )
-        findings.error(spot.key, "YS116", message, remedy)
-    return names
 
 
 def build_entries(

@@ -118,11 +118,12 @@ def job_changes(
 
 def settings(file: Any) -> dict[str, Any]:
     """Return what a file says outside of its jobs, as JSON values; without what is None, which is
-    not known.
+    not known. Of environments the names: what differs in one is in its jobs.
 
     ``file`` has the attributes of ``Loaded`` with these names.
     """
     known = {key: getattr(file, key) for key in SETTINGS}
+    known["environments"] = known["environments"] and list(known["environments"])
     return {key: _json_value(value) for key, value in known.items() if value is not None}
 
 

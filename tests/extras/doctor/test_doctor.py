@@ -239,7 +239,7 @@ def test_an_unknown_encoding_is_refused_before_anything_is_created(server: str) 
 
 SCHEDULE = """
 version: 1
-environments: [production]
+environments: {production: {}}
 jobs:
   good: {handler: offline_jobs.good}
   lists: {command: [no-such-program]}

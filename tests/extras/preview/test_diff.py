@@ -134,7 +134,8 @@ def test_the_slots_added_removed_and_moved_are_the_difference_of_the_slots_of_bo
     before: Any, after: Any, at: datetime, days: int, environment: str | None
 ) -> None:
     texts = [
-        a_file(f"timezone: {tz}\nenvironments: [qa, live]", **jobs) for tz, jobs in (before, after)
+        a_file(f"timezone: {tz}\nenvironments: {{qa: {{}}, live: {{}}}}", **jobs)
+        for tz, jobs in (before, after)
     ]
     preview = preview_of(texts[0], texts[1], at, days, environment)
 
@@ -169,7 +170,7 @@ def _slots(which: Any, name: str, preview: Preview) -> set[datetime]:
 @settings(max_examples=40)
 @given(file=FILES, at=INSTANTS)
 def test_a_file_does_not_differ_from_itself(file: Any, at: datetime) -> None:
-    written = a_file(f"timezone: {file[0]}\nenvironments: [qa, live]", **file[1])
+    written = a_file(f"timezone: {file[0]}\nenvironments: {{qa: {{}}, live: {{}}}}", **file[1])
     preview = preview_of(written, "# the same\n" + written, at)
     assert (preview.has_changes, preview.pile_ups, preview.notes) == (False, (), ())
     assert preview.unchanged == len(file[1])
@@ -214,9 +215,11 @@ def test_true_and_one_differ_in_a_payload_and_one_and_one_point_zero_do_not() ->
 def test_without_an_environment_all_jobs_count_as_enabled_and_with_one_only_those_enabled_there() -> (
     None
 ):
-    before = a_file("environments: [qa, live]", x={"cron": "0 2 * * *", "environments": ["live"]})
+    before = a_file(
+        "environments: {qa: {}, live: {}}", x={"cron": "0 2 * * *", "environments": ["live"]}
+    )
     after = a_file(
-        "environments: [qa, live]", x={"cron": "0 3 * * *", "environments": ["live", "qa"]}
+        "environments: {qa: {}, live: {}}", x={"cron": "0 3 * * *", "environments": ["live", "qa"]}
     )
 
     anywhere, qa, live = (
@@ -682,10 +685,13 @@ def test_a_base_without_valid_jobs_counts_as_empty(repository: Path, broken: str
 def test_an_environment_that_the_edit_adds_is_not_an_error_of_the_base(tmp_path: Path) -> None:
     before, after = tmp_path / "a.yaml", tmp_path / "b.yaml"
     before.write_text(
-        a_file("environments: [live]", x={"cron": "0 2 * * *", "environments": ["live"]})
+        a_file("environments: {live: {}}", x={"cron": "0 2 * * *", "environments": ["live"]})
     )
     after.write_text(
-        a_file("environments: [live, qa]", x={"cron": "0 2 * * *", "environments": ["live", "qa"]})
+        a_file(
+            "environments: {live: {}, qa: {}}",
+            x={"cron": "0 2 * * *", "environments": ["live", "qa"]},
+        )
     )
     done = run("diff", before, after, "--env", "qa")
     assert done.return_value == 0

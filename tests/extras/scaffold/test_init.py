@@ -167,7 +167,7 @@ def test_the_crontab_line_contains_the_environment(tmp_path: Path, own_dsn: str)
     command = crontab_line(tmp_path, YAMLSCHED_ENV="production")
     assert crontab_line(tmp_path, "--env", "production") == command
     with (tmp_path / "schedules.yaml").open("a") as file:
-        file.write("environments: [production]\n")
+        file.write("environments: {production: {}}\n")
 
     assert run_by_cron(command, own_dsn).returncode == 0
 

@@ -279,7 +279,7 @@ def test_services_in_different_namespaces_do_not_affect_each_other(db: Db) -> No
 
 def test_the_environment_of_one_namespace_does_not_refuse_the_files_of_another(db: Db) -> None:
     def files(job: dict[str, str]) -> tuple[ScheduleFile, ScheduleFile]:
-        top = "environments: [production]\nnamespace: one"
+        top = "environments: {production: {}}\nnamespace: one"
         return (
             a_file("web-1", path="/one.yaml", environment="production", top=top, x=job),
             a_file("web-2", path="/two.yaml", top="namespace: two", x=job),
@@ -442,7 +442,7 @@ def test_an_unreadable_file_whose_path_is_that_of_several_namespaces_belongs_to_
 
 # -- environments ------------------------------------------------------------------------------------------------------
 
-TOP = "environments: [staging, production]"
+TOP = "environments: {staging: {}, production: {}}"
 PRODUCTION_JOB = {"cron": "0 * * * *", "environments": ["production"]}
 PRODUCTION = a_file(environment="production", top=TOP, x=PRODUCTION_JOB)
 STAGING = a_file(environment="staging", top=TOP, x=PRODUCTION_JOB)

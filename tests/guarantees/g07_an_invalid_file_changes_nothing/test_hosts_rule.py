@@ -150,7 +150,7 @@ def as_stored(file: File, host: str, path: str) -> ScheduleFile:
     if not file.is_valid:
         return a_bad_file(host, path)
     jobs = {name: {"cron": "0 5 * * *", "description": file.name} for name in sorted(file.jobs)}
-    top = "environments: [staging]" if file.environment else ""
+    top = "environments: {staging: {}}" if file.environment else ""
     return a_file(host, path, file.environment, top, **jobs)
 
 

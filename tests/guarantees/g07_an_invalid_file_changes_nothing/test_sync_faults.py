@@ -584,7 +584,9 @@ def test_a_host_of_another_environment_does_nothing_also_while_the_lock_is_held(
         other.execute("select 1 from yamlsched.namespaces for update")
 
         result = sync(
-            db, a_file(environment="staging", top="environments: [staging]", x=HOURLY), NOON + HOUR
+            db,
+            a_file(environment="staging", top="environments: {staging: {}}", x=HOURLY),
+            NOON + HOUR,
         )
 
     assert (result.verdict, result.may_claim, runs(db)) == (Verdict.OTHER_ENVIRONMENT, False, [])

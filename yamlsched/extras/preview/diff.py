@@ -85,20 +85,12 @@ def base_side(name: str, loaded: Loaded | None, environment: str | None, head: S
 
 
 def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
-    enabled, environments = (_written(loaded, job.name, key) for key in ("enabled", "environments"))
-    is_enabled = True if enabled is None else bool(enabled)
-    names = None if environments is None else tuple(str(item) for item in environments)
+    enabled = loaded.written(job.name, "enabled")
+    is_enabled = enabled is None or bool(enabled.value)
     is_elsewhere = environment is None and job.enabled is not is_enabled
     slots_of = () if {"cron", "crons"} & loaded.entries[job.name].value.keys() else job.after
-    return Entry(
-        replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names, slots_of
-    )
-
-
-def _written(loaded: Loaded, job: str, key: str) -> Any:
-    """Return the value of a key as the file or its defaults have it; None if neither does."""
-    spot = loaded.written(job, key)
-    return None if spot is None else spot.node.plain()
+    shown = replace(job, enabled=is_enabled) if is_elsewhere else job
+    return Entry(shown, is_enabled, job.environments, slots_of)
 
 
 def compare(
@@ -136,7 +128,7 @@ def compare(
                 )
                 change = replace(change, notes=(note(text), *change.notes))
             jobs.append(change)
-    file_fields = tuple(_file_fields(base, head))
+    file_fields = tuple(_file_fields(base, head, environment))
     is_timezone_changed = any(change.field == "timezone" for change in file_fields)
     return Preview(
         base,
@@ -257,11 +249,16 @@ def _keys(entry: Entry) -> dict[str, Any]:
     return keys
 
 
-def _file_fields(before: Side, after: Side) -> Iterator[FieldChange]:
-    """Yield the keys outside of jobs that differ, as far as both sides know them."""
+def _file_fields(before: Side, after: Side, environment: str | None) -> Iterator[FieldChange]:
+    """Yield the keys outside of jobs that differ, as far as both sides know them.
+
+    Without an environment, the values of each are among them: no job shows these.
+    """
+    sides = [field_changes.settings(side) for side in (before, after)]
+    for side, known in zip((before, after), sides, strict=True):
+        if environment is None and side.environments is not None:
+            known["environments"] = side.environments
     yield from field_changes.differences(
         {"namespace": before.namespace}, {"namespace": after.namespace}
     )
-    yield from field_changes.settings_changes(
-        field_changes.settings(before), field_changes.settings(after)
-    )
+    yield from field_changes.settings_changes(*sides)

@@ -70,7 +70,7 @@ class Side:
     namespace: str
     entries: Mapping[str, Entry]
     timezone: str | None = None
-    environments: tuple[str, ...] | None = None
+    environments: Mapping[str, Any] | None = None
     retention: Retention | None = None
     paths: tuple[str, ...] | None = None
     queues: Mapping[str, Queue] | None = None

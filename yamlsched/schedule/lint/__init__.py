@@ -67,11 +67,12 @@ class Linter:
         )
         if enabled is not None and enabled.value is False:
             return set()
-        return (
+        names = (
             {item.value for item in listed.children()}
             if listed
             else set(self.loaded.environments or ("",))
         )
+        return names & {self.loaded.environment} if self.loaded.environment else names
 
     def slots(self, job: Job) -> int:
         """Return how many slots a job has in the year to come; enabled or not."""

@@ -41,6 +41,8 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
     """
     linter = Linter(loaded, now)
     for job in loaded.jobs.values():
+        if not loaded.is_checked(job.name):
+            continue
         for job_rule in JOB_RULES:
             job_rule(linter, job)
         if job.cron is not None and (
@@ -61,6 +63,7 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
         jobs.secrets(linter, calls)
         jobs.executes_payload(linter, calls)
         file.check(linter, calls)
-    file.crowded_minutes(linter)
-    file.ending_calendars(linter)
+    if loaded.environment is None:
+        file.crowded_minutes(linter)
+        file.ending_calendars(linter)
     return linter.findings.diagnostics()
