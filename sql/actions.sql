@@ -23,7 +23,8 @@ for share;
 
 -- name: run_states
 -- Runs, and what decides whether they can be retried and what a retry or a cancel leads to. What
--- waits for a run, and what was skipped because of it, is looked for if it has ended.
+-- waits for a run, or for all that its parent has enqueued, and what was skipped because of it, is
+-- looked for if it has ended.
 select r.id, r.namespace, r.job_type, r.status, r.attempts,
        r.max_attempts, r.run_at, r.started_at, r.finished_at, r.locked_by as worker, r.locked_until,
        r.last_error, r.error_type, r.payload,
@@ -34,18 +35,20 @@ select r.id, r.namespace, r.job_type, r.status, r.attempts,
        array(select e.key from yamlsched.effects_in_doubt e
              where e.run_id = r.id and e.waits_for = 'person' order by e.key
              limit 20) as effects_in_doubt,
-       case when r.finished_at is not null and d.is_followed then array(
+       case when r.finished_at is not null and i.is_awaited then array(
            select w.job_type || ' (run ' || w.id || ')'
            from yamlsched.awaits a
            join yamlsched.job_runs w on w.id = a.run_id and w.unreleased and w.finished_at is null
+           join yamlsched.job_definitions f on f.id = w.definition_id
            cross join lateral yamlsched.upstream(a.definition_id, a.slot, c.now) u
-           where a.definition_id = r.definition_id and a.outcome is null and u.run_id = r.id
+           where a.definition_id in (r.definition_id, p.definition_id) and a.outcome is null
+             and (u.run_id = r.id or u.run_id = p.id and f.after_enqueued = 'succeeded')
            order by w.job_type, w.id) end as holds_up,
-       case when r.finished_at is not null and d.is_followed then array(
+       case when r.finished_at is not null and i.is_awaited then array(
            select distinct f.job_type
            from yamlsched.job_definitions f
            join yamlsched.skipped_slots s on s.definition_id = f.id and s.reason = 'upstream'
-           where f.namespace = r.namespace and r.job_type = any (f.after)
+           where f.namespace = r.namespace and f.after && array[r.job_type, p.job_type]
              and s.detail = r.job_type || ':' || r.id) end as skipped,
        (select o.id from yamlsched.job_runs o
         where o.unique_key = yamlsched.retry_key(r, d, r.payload) and o.finished_at is null
@@ -53,6 +56,9 @@ select r.id, r.namespace, r.job_type, r.status, r.attempts,
        c.now
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
+left join yamlsched.job_runs p on p.id = r.parent_id and r.hook is null
+cross join lateral (select d.is_followed or exists (
+    select from yamlsched.awaited_parents(array[p.id])) as is_awaited) i
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 where r.id = any (%(ids)s::bigint[]);
 
@@ -113,12 +119,14 @@ select j.id, j.beside from judged j;
 -- Store what became of that for which runs waited until they were started by force: their handlers
 -- get it.
 update yamlsched.awaits a
-set outcome = w.state, upstream_run_id = w.upstream_run_id
-from (select o.run_id, o.definition_id, u.state, u.run_id as upstream_run_id
+set outcome = w.outcome, upstream_run_id = w.upstream_run_id,
+    enqueued = case when w.after_enqueued is not null then yamlsched.enqueued(w.upstream_run_id) end
+from (select o.run_id, o.definition_id, u.outcome, u.upstream_run_id, d.after_enqueued
       from yamlsched.awaits o
       join yamlsched.job_runs r on r.id = o.run_id and not r.unreleased
-      cross join lateral yamlsched.upstream(
-          o.definition_id, o.slot, coalesce(%(now)s::timestamptz, clock_timestamp())) u
+      join yamlsched.job_definitions d on d.id = r.definition_id
+      cross join lateral yamlsched.awaited(
+          o, coalesce(%(now)s::timestamptz, clock_timestamp())) u
       where o.run_id = any (%(ids)s::bigint[]) and o.outcome is null) w
 where (a.run_id, a.definition_id) = (w.run_id, w.definition_id);
 

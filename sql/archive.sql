@@ -7,7 +7,8 @@ from (
     select 1 as format_version, 'run' as type, i.identity as database,
            %(now)s::timestamptz as archived_at, r.*,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.job_type), '[]')
-            from (select d.job_type, a.slot, a.upstream_run_id as run_id, a.outcome
+            from (select d.job_type, a.slot, a.upstream_run_id as run_id, a.outcome,
+                         a.enqueued
                   from yamlsched.awaits a join yamlsched.job_definitions d on d.id = a.definition_id
                   where a.run_id = r.id) x) as upstreams,
            (select coalesce(jsonb_agg(to_jsonb(f) - 'run_id' order by f.attempt), '[]')

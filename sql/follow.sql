@@ -97,14 +97,14 @@ select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.bl
            where o.namespace = r.namespace and o.definition_id = d.id and o.finished_at is null
              and o.exclusive
              and not o.unreleased) as is_busy,
-       a.definition_id as upstream_id, f.job_type as upstream, u.run_id as upstream_run_id, u.state,
-       u.ended_at, c.now
+       a.definition_id as upstream_id, coalesce(o.job_type, f.job_type) as upstream, u.*, c.now
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
 left join yamlsched.awaits a on a.run_id = r.id and a.outcome is null
 left join yamlsched.job_definitions f on f.id = a.definition_id
-left join lateral yamlsched.upstream(a.definition_id, a.slot, c.now) u on a.run_id is not null
+left join lateral yamlsched.awaited(a, c.now) u on a.run_id is not null
+left join yamlsched.job_runs o on o.id = u.run_id
 where r.id = any (%(ids)s::bigint[])
 order by r.definition_id, r.scheduled_for, r.id, f.job_type;
 
@@ -116,15 +116,16 @@ with released as (
     from unnest(%(ids)s::bigint[], %(run_at)s::timestamptz[]) as d (id, run_at),
          yamlsched.job_definitions j
     where r.id = d.id and r.unreleased and r.finished_at is null and j.id = r.definition_id
-    returning r.id
+    returning r.id, j.after_enqueued
 )
 update yamlsched.awaits a
-set outcome = e.outcome, upstream_run_id = e.upstream_run_id
+set outcome = e.outcome, upstream_run_id = e.upstream_run_id,
+    enqueued = case when r.after_enqueued is not null then yamlsched.enqueued(e.upstream_run_id) end
 from unnest(%(run_id)s::bigint[], %(upstream_id)s::bigint[], %(upstream_run_id)s::bigint[],
     %(outcome)s::text[])
     as e (run_id, upstream_id, upstream_run_id, outcome)
-where a.run_id = e.run_id and a.definition_id = e.upstream_id
-  and a.run_id in (select r.id from released r);
+join released r on r.id = e.run_id
+where a.run_id = e.run_id and a.definition_id = e.upstream_id;
 
 -- name: block
 -- Store at which gates runs wait that are not released; null: for their time only.

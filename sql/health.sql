@@ -106,7 +106,7 @@ with recursive waiting as materialized (
     select w.id, u.run_id as upstream_id, u.state
     from waiting w
     join yamlsched.awaits a on a.run_id = w.id and a.outcome is null
-    cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+    cross join lateral yamlsched.awaited(a, clock_timestamp()) u
     where u.state in ('waiting', 'dead', 'cancelled')
 ), chain as (
     select e.id, e.upstream_id, e.state from edge e

@@ -228,7 +228,7 @@ with recursive hop (run_id, depth) as (
     select u.run_id, h.depth + 1
     from hop h
     join yamlsched.awaits a on a.run_id = h.run_id and a.outcome is null
-    cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+    cross join lateral yamlsched.awaited(a, clock_timestamp()) u
     where u.state in ('waiting', 'dead', 'cancelled') and u.run_id is not null
       and h.depth < %(limit)s
 )

@@ -13,8 +13,8 @@ from (select) one left join yamlsched.namespaces n on n.namespace = %(namespace)
 -- starts where the previous one ended, at a job and an instant, so that runs that are kept longer
 -- (the dead) are skipped once and not once per batch. A run that is locked (an operator retries it)
 -- is left for the next time. Of a job that others follow, the run of its latest slot stays. So
--- does what an unfinished run waits for or has waited for, and what an unfinished hook reports:
--- their handlers get it.
+-- does what an unfinished run waits for or has waited for, with what that has enqueued, and what an
+-- unfinished hook reports: their handlers get it.
 with held as materialized (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
@@ -33,12 +33,10 @@ with held as materialized (
                           where h.parent_id = r.id and h.hook is not null
                             and h.finished_at is null)
           and not (d.is_followed and coalesce(r.scheduled_for >= d.last_slot_at, false))
-          and not (d.is_followed and (
-              exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
-                      where a.definition_id = d.id and a.outcome is null
-                        and a.slot <= r.scheduled_for and w.finished_at is null)
-              or exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
-                         where a.upstream_run_id = r.id and w.finished_at is null)))
+          and not (d.is_followed and yamlsched.is_awaited(r))
+          and not (r.parent_id is not null and r.hook is null and exists (
+              select from yamlsched.job_runs p
+              where p.id = r.parent_id and yamlsched.is_awaited(p)))
         order by r.finished_at
         limit %(limit)s
         for update skip locked

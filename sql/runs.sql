@@ -228,22 +228,33 @@ where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
 -- Write successes without a result, each only if its run is still ours and holds nothing to
--- release: no permit, no hook, and nobody follows its job. The fence is the whole `where`.
-update yamlsched.job_runs r
-set status = 'succeeded', locked_until = null,
-    finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
-    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
-    cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
-from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[],
-    %(peaks)s::bigint[])
-  as o (id, attempt, token, cpu_seconds, peak)
-where r.id = o.id
-  and r.status = 'running' and r.attempts = o.attempt and r.locked_by = o.token
-  and not r.exclusive
-  and (select p.n from yamlsched.permits p where p.run_id = r.id limit 1) is null
-  and r.definition_id not in (select d.id from yamlsched.job_definitions d
-                              where d.is_followed or d.on_success <> '{}')
-returning r.id;
+-- release: no permit, no hook, and nobody follows its job. The fence is the whole `where`. What waits
+-- for all that their parents have enqueued is offered by statements of the function, which are later.
+with ended as (
+    update yamlsched.job_runs r
+    set status = 'succeeded', locked_until = null,
+        finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+        updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+        cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
+    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[],
+        %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+      as o (id, attempt, token, cpu_seconds, peak)
+    where r.id = o.id
+      and r.status = 'running' and r.attempts = o.attempt and r.locked_by = o.token
+      and not r.exclusive
+      and (select p.n from yamlsched.permits p where p.run_id = r.id limit 1) is null
+      and r.definition_id not in (select d.id from yamlsched.job_definitions d
+                                  where d.is_followed or d.on_success <> '{}')
+    returning r.id, r.namespace, case when r.hook is null then r.parent_id end as parent_id
+), parents as (
+    select e.namespace, array_agg(distinct e.parent_id) as ids
+    from ended e where e.parent_id is not null group by e.namespace
+), offered as (
+    select yamlsched.promote(p.namespace, '{}', 0, coalesce(%(now)s::timestamptz, clock_timestamp()),
+                             p.ids) as runs
+    from parents p
+)
+select coalesce(array_agg(e.id), '{}') as ids, (select o.runs from offered o) from ended e;
 
 -- name: succeed_in
 -- Write the success of one run, as the last statement of its handler's own transaction. It runs
@@ -257,7 +268,9 @@ with ended as (
                                 select from yamlsched.permits p
                                 where p.run_id operator(pg_catalog.=) r.id) or (
                                 select d.is_followed from yamlsched.job_definitions d
-                                where d.id operator(pg_catalog.=) r.definition_id)
+                                where d.id operator(pg_catalog.=) r.definition_id) or (
+                                r.hook is null and exists (
+                                select from yamlsched.awaited_parents(array[r.parent_id])))
                             then r.locked_until end,
         result = %(result)s::pg_catalog.jsonb,
         finished_at = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()

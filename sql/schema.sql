@@ -139,6 +139,7 @@ create table yamlsched.job_definitions (
     skip_on        jsonb not null default '[]',
     only_on        jsonb not null default '[]',
     on_upstream_failure text not null default 'wait',
+    after_enqueued text,         -- null: it does not wait for what the runs of `after` enqueue
     -- now or before: the ends of its runs are handed on
     is_followed    boolean not null default false,
     notify         text[] not null default '{}',  -- names of targets
@@ -155,6 +156,7 @@ alter table yamlsched.job_definitions
     add constraint handler_or_command check ((handler is null) = (command <> '{}')),
     add constraint on_upstream_failure_known check (
         on_upstream_failure in ('wait', 'skip', 'run')),
+    add constraint after_enqueued_known check (after_enqueued in ('ended', 'succeeded')),
     add constraint pause_is_whole check (paused_at is not null
         or (paused_until is null and paused_by is null and paused_reason is null));
 
@@ -174,6 +176,8 @@ create index job_definitions_expire on yamlsched.job_definitions (namespace)
 -- Jobs after whose success there is more to do than to write it.
 create index job_definitions_followed on yamlsched.job_definitions (id)
     where is_followed or on_success <> '{}';
+create index job_definitions_after_enqueued on yamlsched.job_definitions (namespace)
+    where after_enqueued is not null;
 
 -- Write jobs: insert those that are new, update the others in place. Each job is an object with the
 -- same keys, which are columns. The statement is made from the keys, so that there is no second
@@ -292,6 +296,8 @@ create table yamlsched.awaits (
     -- null: the run waits; "waiting": it was started by force while it did
     outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped',
         'waiting')),
+    -- of a job with after_enqueued: how many runs that run had enqueued, by their status then
+    enqueued        jsonb,
     primary key (run_id, definition_id)
 );
 -- One row per key, however many ticks race.
@@ -320,6 +326,8 @@ create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at)
 -- The runs that a run enqueued, and those of its hooks.
 create index job_runs_children on yamlsched.job_runs (parent_id, hook, id)
     where parent_id is not null;
+create index job_runs_open_children on yamlsched.job_runs (parent_id, id)
+    where parent_id is not null and hook is null and finished_at is null;
 -- What may be claimed, and what is executed: a claim changes no index.
 create index job_runs_ready on yamlsched.job_runs (namespace, queue, priority, run_at, id)
     where blocked_on is null and finished_at is null;
@@ -1100,6 +1108,93 @@ begin
 end
 $$;
 
+-- Whether a run that `parent` has enqueued is unfinished. The last first: runs are claimed in the
+-- order of their ids, and the index keeps those that have ended until a vacuum.
+create function yamlsched.has_open_child(parent bigint) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from yamlsched.job_runs c
+                   where c.parent_id = parent and c.hook is null and c.finished_at is null
+                   order by c.id desc limit 1)
+$$;
+
+-- How many runs that `parent` has enqueued have each status.
+create function yamlsched.enqueued(parent bigint) returns jsonb
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(jsonb_object_agg(e.status, e.runs), '{}')
+    from (select c.status, count(*) as runs from yamlsched.job_runs c
+          where c.parent_id = parent and c.hook is null group by c.status) e
+$$;
+
+-- Whether an unfinished run waits for a run, or has waited for it.
+create function yamlsched.is_awaited(r yamlsched.job_runs) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
+                   where a.definition_id = r.definition_id and a.outcome is null
+                     and a.slot <= r.scheduled_for and w.finished_at is null)
+        or exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
+                   where a.upstream_run_id = r.id and w.finished_at is null)
+$$;
+
+-- Of these runs those for whose children others may wait, and the gates at which these do.
+create function yamlsched.awaited_parents(ids bigint[])
+    returns table (id bigint, gate text)
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select r.id, 'after/' || d.id
+    from yamlsched.job_runs r
+    join yamlsched.job_definitions d on d.id = r.definition_id
+    where r.id = any (ids) and d.is_followed and exists (
+        select from yamlsched.job_definitions f
+        where f.namespace = d.namespace and f.after_enqueued is not null
+          and d.job_type = any (f.after))
+$$;
+
+-- What became of what a run waits for: of the slot of the job, and by the after_enqueued of the
+-- run's own job then of what the slot's run has enqueued. `run_id` is the run that decides,
+-- `upstream_run_id` that of the slot, and `outcome` what became of that alone.
+create function yamlsched.awaited(a yamlsched.awaits, now timestamptz,
+                                  out run_id bigint, out state text, out ended_at timestamptz,
+                                  out upstream_run_id bigint, out outcome text)
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    follower yamlsched.job_definitions;
+    children record;
+begin
+    select u.run_id, u.state, u.ended_at into run_id, state, ended_at
+    from yamlsched.upstream(a.definition_id, a.slot, awaited.now) u;
+    upstream_run_id := run_id;
+    outcome := state;
+    select d.* into follower from yamlsched.job_runs r
+    join yamlsched.job_definitions d on d.id = r.definition_id where r.id = a.run_id;
+    if follower.after_enqueued is null or run_id is null or state = 'waiting'
+            or state <> 'succeeded' and follower.on_upstream_failure <> 'run' then
+        return;
+    end if;
+    if yamlsched.has_open_child(run_id) then
+        state := 'waiting';
+        return;
+    end if;
+    select max(c.finished_at) as ended_at, bool_or(c.locked_until > awaited.now) as is_executed,
+           min(c.id) filter (where c.status <> 'succeeded') as failed
+    into children from yamlsched.job_runs c
+    where c.parent_id = awaited.run_id and c.hook is null;
+    if children.is_executed then
+        state := 'waiting';
+        return;
+    end if;
+    ended_at := greatest(ended_at, children.ended_at);
+    if follower.after_enqueued = 'succeeded' and state = 'succeeded'
+            and children.failed is not null then
+        select c.id, c.status, c.finished_at into run_id, state, ended_at
+        from yamlsched.job_runs c where c.id = children.failed;
+    end if;
+end
+$$;
+
 -- What became of what a run waited for, by the names of the jobs under `after`: what its handler
 -- gets. "none" of a run that was not created for a slot, and of a job that the run did not wait
 -- for.
@@ -1108,7 +1203,7 @@ create function yamlsched.upstream_results(of_run bigint) returns jsonb
 as $$
     select jsonb_object_agg(n.name, jsonb_build_object(
                'run_id', r.id, 'scheduled_for', coalesce(r.scheduled_for, a.slot),
-               'status', coalesce(a.outcome, 'none'),
+               'status', coalesce(a.outcome, 'none'), 'enqueued', a.enqueued,
                'result', case when a.outcome = 'succeeded' then r.result end))
     from yamlsched.job_runs o
     join yamlsched.job_definitions d on d.id = o.definition_id
@@ -1259,31 +1354,45 @@ begin
 end
 $$;
 
--- Wait for gates, and offer their room.
+-- Wait for gates, and offer their room. `parents` have enqueued runs that have ended: what waits for
+-- all that such a run has enqueued is offered if none of it is unfinished. Of two that end at once
+-- the one that gets the gate last sees the other.
 create function yamlsched.promote(
-    of_namespace text, names text[], more integer, now timestamptz) returns bigint
+    of_namespace text, names text[], more integer, now timestamptz, parents bigint[] default '{}')
+    returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
+declare
+    ids   bigint[];
+    gates text[];
 begin
-    perform from (select distinct u.name from unnest(names) as u (name) order by u.name) n
+    select array_agg(p.id), array_agg(p.gate) into ids, gates
+    from yamlsched.awaited_parents(parents) p;
+    perform from (select distinct u.name from unnest(names || gates) as u (name) order by u.name) n
     cross join lateral (
         select from yamlsched.gates k
         where k.namespace = of_namespace and k.name = n.name for no key update) g;
-    return yamlsched.offer(of_namespace, names, more, now);
+    names := names || array(        -- a later statement than the locks
+        select u.gate from unnest(ids, gates) as u (id, gate)
+        where not yamlsched.has_open_child(u.id));
+    return case when names = '{}' then 0
+                else yamlsched.offer(of_namespace, names, more, now) end;
 end
 $$;
 
 -- Return the permits of runs that have ended, in the transaction that has locked and ended them, by
 -- a later statement than that: an edit may have granted one in between. What waits for these jobs,
--- and the room that a cancelled run was offered, is offered again.
+-- or for the last of what their parents have enqueued, and the room that a cancelled run was
+-- offered, is offered again.
 create function yamlsched.release(of_namespace text, run_ids bigint[], now timestamptz)
     returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
-    names text[];
+    names   text[];
+    parents bigint[];
 begin
     with returned as (
         delete from yamlsched.permits p where p.run_id = any (run_ids) returning p.name
@@ -1292,7 +1401,10 @@ begin
         join yamlsched.job_definitions d on d.id = r.definition_id
         where r.id = any (run_ids) and r.finished_at is not null
     )
-    select array_agg(n.name) into names
+    select coalesce(array_agg(n.name), '{}'),
+           array(select distinct (e.r).parent_id from ended e
+                 where (e.r).parent_id is not null and (e.r).hook is null)
+    into names, parents
     from (select t.name from returned t
           union
           select 'after/' || (e.d).id from ended e where (e.d).is_followed or (e.d).after <> '{}'
@@ -1300,8 +1412,8 @@ begin
           select g.name from ended e
           cross join unnest(yamlsched.gates_of(e.r, now)) as g (name)
           where (e.r).status = 'cancelled') n;
-    return case when names is null then 0
-                else yamlsched.promote(of_namespace, names, 0, now) end;
+    return case when names = '{}' and parents = '{}' then 0
+                else yamlsched.promote(of_namespace, names, 0, now, parents) end;
 end
 $$;
 
@@ -1722,6 +1834,16 @@ as $$
         order by w.run_at, w.id limit 1) f
 $$;
 
+-- How many of the runs that a run has enqueued have not ended, in words.
+create function yamlsched.enqueued_line(r yamlsched.job_runs) returns text
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select format('%s of %s runs that %s enqueued (run %s)',
+                  count(*) filter (where c.finished_at is null or c.locked_until is not null),
+                  count(*), r.job_type, r.id)
+    from yamlsched.job_runs c where c.parent_id = r.id and c.hook is null
+$$;
+
 -- What a run waits for, in words: who has the turn, or holds the limit, and since when the first in
 -- line waits; or what the jobs do that it follows.
 create function yamlsched.waits_for(r yamlsched.job_runs) returns text
@@ -1730,15 +1852,20 @@ as $$
     select coalesce(
         case when r.unreleased then (
             select 'waits for ' || string_agg(
-                       d.job_type || coalesce(': run ' || o.id || ' is ' || o.status,
-                                              ', which has no run of that slot yet')
+                       case when u.state = 'waiting' and u.outcome <> 'waiting'
+                            then yamlsched.enqueued_line(o)
+                            when o.id <> u.upstream_run_id
+                            then d.job_type || ', which enqueued run ' || o.id || ' of '
+                                 || o.job_type || ': it is ' || o.status
+                            else d.job_type || coalesce(': run ' || o.id || ' is ' || o.status,
+                                                        ', which has no run of that slot yet') end
                        || case when o.status = 'failed' then ', retried at ' || to_char(
                               o.run_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
                           else '' end,
                        '; ' order by d.job_type)
             from yamlsched.awaits a
             join yamlsched.job_definitions d on d.id = a.definition_id
-            cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+            cross join lateral yamlsched.awaited(a, clock_timestamp()) u
             left join yamlsched.job_runs o on o.id = u.run_id
             where a.run_id = r.id and u.state in ('waiting', 'dead', 'cancelled')) end,
         case when yamlsched.is_closed(j, clock_timestamp()) and r.status <> 'running'

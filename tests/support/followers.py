@@ -11,13 +11,19 @@ import pytest
 from psycopg.rows import namedtuple_row
 
 from support.schedules import HOUR, a_file, at, sync_by_hand
-from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, Outcome, Status
 from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.sync.flow import sync
 from yamlsched.worker import claiming
 from yamlsched.worker import statements as store
 
 Db = psycopg.Connection[Any]
+
+
+async def _nothing() -> None:
+    """Write nothing before an outcome."""
+
+
 SUCCESS, DEAD = Outcome(Status.SUCCEEDED), Outcome(Status.DEAD, error="no route to host")
 HOURLY = {"cron": "0 * * * *"}
 
@@ -75,13 +81,40 @@ class World:
         ).fetchone()
         return f"{row.job_type} {row.scheduled_for:%H:%M}" if row.scheduled_for else row.job_type
 
-    def end(self, name: str, outcome: Outcome = SUCCESS) -> None:
-        """End the claimed run ``name``."""
-        [run] = [run for run in self.held.values() if self.name(run.id) == name]
+    def end(
+        self,
+        name: str,
+        outcome: Outcome = SUCCESS,
+        enqueued: dict[str, int] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """End the first claimed run ``name``, which has ``enqueued`` runs of jobs."""
+        run = min(run for run in self.held.values() if self.name(run.id) == name)
         del self.held[run.id]
-        assert self.runner.run(
-            store.finish(self.connection, "default", [(run, outcome)], now=self.now)
+        batches = [
+            EnqueueBatch(job, ["{}"] * count, [key] * count, None, None)
+            for job, count in (enqueued or {}).items()
+        ]
+        writing = (
+            store.finish_with(self.connection, "default", run, outcome, batches, _nothing)
+            if batches
+            else store.finish(self.connection, "default", [(run, outcome)], now=self.now)
         )
+        assert self.runner.run(writing)
+        if batches:  # written by the clock of the database
+            self.db.execute(
+                "update yamlsched.job_runs set run_at = %s, finished_at = case when id = %s then %s end "
+                "where %s in (id, parent_id) and (id = %s or finished_at is null)",
+                [self.now, run.id, self.now, run.id, run.id],
+            )
+
+    def end_all(self, job: str, outcome: Outcome = SUCCESS) -> None:
+        """End all claimed runs of ``job``, in one batch."""
+        runs = [run for run in self.held.values() if run.job_type == job]
+        if runs:
+            ended = [(self.held.pop(run.id), outcome) for run in sorted(runs)]
+            writing = store.finish(self.connection, "default", ended, now=self.now)
+            assert len(self.runner.run(writing)) == len(runs)
 
     def settle(self) -> ReleaseResult:
         return self.runner.run(release_followers(self.connection, "default", None, self.now))

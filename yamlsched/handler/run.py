@@ -134,13 +134,15 @@ class UpstreamRun:
     ``status`` is succeeded; with ``on_upstream_failure: run`` also dead, cancelled or skipped;
     after ``retry --force`` also waiting; none if this run did not wait for the job, for example
     because it was enqueued. ``result`` is what the handler returned, if it succeeded. Of skipped
-    and none the rest is None.
+    and none the rest is None. ``enqueued`` is how many runs it has enqueued, by their status when
+    this run was released; None unless the job has ``after_enqueued``.
     """
 
     run_id: int | None = None
     scheduled_for: datetime | None = None
     status: str = "succeeded"
     result: Any = None
+    enqueued: dict[str, int] | None = None
 
     @classmethod
     def read(cls, text: str | None) -> dict[str, UpstreamRun]:

@@ -22,13 +22,19 @@ class State(StrEnum):
 
 
 class Upstream(NamedTuple):
-    """What a slot waits for: the run of a job, and if it ended, when."""
+    """What a slot waits for: the run of a job, and if it ended, when.
+
+    With ``after_enqueued``, ``job`` and ``run_id`` may be those of a run that it has enqueued, and
+    is dead. ``upstream_run_id`` and ``outcome`` are those of the awaited job.
+    """
 
     id: int
     job: str
     state: str
     run_id: int | None = None
     ended_at: datetime | None = None
+    upstream_run_id: int | None = None
+    outcome: str = ""
 
 
 class UnreleasedRun(NamedTuple):

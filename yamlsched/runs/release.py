@@ -146,7 +146,15 @@ def _unreleased_runs(facts: Iterable[Any]) -> list[UnreleasedRun]:
     for _, group in groupby(facts, attrgetter("id")):
         rows = list(group)
         upstreams = tuple(
-            Upstream(row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at)
+            Upstream(
+                row.upstream_id,
+                row.upstream,
+                row.state,
+                row.run_id,
+                row.ended_at,
+                row.upstream_run_id,
+                row.outcome,
+            )
             for row in rows
             if row.upstream_id
         )
@@ -221,8 +229,8 @@ class _Changes:
             run_at=[each.run_at for each in self.released],
             run_id=[run_id for run_id, _ in upstreams],
             upstream_id=[upstream.id for _, upstream in upstreams],
-            upstream_run_id=[upstream.run_id for _, upstream in upstreams],
-            outcome=[str(upstream.state) for _, upstream in upstreams],
+            upstream_run_id=[upstream.upstream_run_id for _, upstream in upstreams],
+            outcome=[upstream.outcome for _, upstream in upstreams],
         )
         await execute("block", ids=list(self.gates), gates=list(self.gates.values()))
         reasons = list(self.cancelled.values())

@@ -52,6 +52,13 @@ class UpstreamFailure(StrEnum):
     RUN = "run"
 
 
+class AfterEnqueued(StrEnum):
+    """How the runs that an upstream's run has enqueued must have ended before a slot runs."""
+
+    ENDED = "ended"
+    SUCCEEDED = "succeeded"
+
+
 @dataclass(frozen=True, slots=True)
 class NotifyTarget:
     """Whom to notify of what. ``url_env`` names the variable that has the address, which is a
@@ -177,6 +184,7 @@ class Job:
     timezone: str = "UTC"
     after: tuple[str, ...] = ()
     on_upstream_failure: UpstreamFailure = UpstreamFailure.WAIT
+    after_enqueued: AfterEnqueued | None = None
     skip_on: Calendars = ()
     only_on: Calendars = ()
     handler: str | None = None

@@ -67,18 +67,10 @@ class PendingOutcome:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is to be written but the output: the run has its outcome, or
-        is not ours.
+        """Whether nothing is to be written but the output, and that the handler has ended: the run
+        has its outcome, or is not ours.
         """
         return self.attempt.is_lost or self.end.kind is EndKind.COMMITTED
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing at all is to be written."""
-        attempt, outcome = self.attempt, self.outcome
-        has_text = outcome.output is not None or attempt.live_output is not None
-        holds_permits = attempt.has_turn or attempt.is_lost  # each that was cancelled holds one
-        return self.is_settled and not has_text and outcome.usage is None and not holds_permits
 
 
 class OutcomeRecorded(NamedTuple):
@@ -134,10 +126,7 @@ class Outcomes:
         end = end._replace(output="") if end.output else end
         pending = PendingOutcome(attempt, end, outcome, output_chars=len(outcome.output or ""))
         self._unwritten_chars += pending.output_chars
-        if pending.is_over:
-            self._settle(pending)
-        else:
-            self._enqueue(pending)
+        self._enqueue(pending)
 
     def add_successes(self, attempts: list[Attempt]) -> None:
         """Have the plain successes of ``attempts`` written soon."""
@@ -246,11 +235,6 @@ class Outcomes:
         When the server gives up on a statement, because of a lock or a timeout, the next one is
         half as long, down to single runs: one that cannot be written must not block the others.
         """
-        for pending in batch:
-            if pending.is_over:
-                self._settle(pending)
-        if not (batch := [pending for pending in batch if not pending.is_done]):
-            return
         timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(
             batch[0].end.enqueued
         )
@@ -336,8 +320,6 @@ class Outcomes:
             self._record(pending, None)  # written before, by a commit whose answer was lost
         elif owner != statements.OURS:
             pending.attempt.mark_lost(owner)
-        if not pending.is_done and pending.is_over:
-            self._settle(pending)
 
     # -- what cannot be written --------------------------------------------------------------------
 

@@ -102,8 +102,8 @@ async def succeed(
     """Write that ``runs`` have succeeded, without a result; False unless that was written for all
     of them.
     """
-    cursor = await connection.execute(load("runs")["succeed"], {**_used(runs), "now": now})
-    return cursor.rowcount == len(runs)
+    [row] = await rows_of(connection, "succeed", {**_used(runs), "now": now})
+    return len(row.ids) == len(runs)
 
 
 def _used(runs: Iterable[tuple[ClaimedRun, Usage | None]]) -> dict[str, Any]:
@@ -174,8 +174,8 @@ async def finish(
     """
     written: dict[int, datetime | None] = {}
     if plain := [(run, o.usage) for run, o in outcomes if o.is_plain_success]:
-        rows = await rows_of(connection, "succeed", {**_used(plain), "now": now})
-        written.update((row.id, None) for row in rows)
+        [row] = await rows_of(connection, "succeed", {**_used(plain), "now": now})
+        written.update(dict.fromkeys(row.ids))
     if others := [(run, o) for run, o in outcomes if run.id not in written]:
         async with connection.transaction():
             rows = await rows_of(connection, "finish", {**outcome_parameters(others), "now": now})

@@ -69,6 +69,7 @@ def test_a_handler_gets_what_the_jobs_before_have_returned(world: World) -> None
             "run_id": world.id("extract 02:00"),
             "status": "succeeded",
             "scheduled_for": "2026-01-14T02:00:00+00:00",
+            "enqueued": None,
         }
     }
 
