@@ -228,8 +228,8 @@ where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
 -- Write successes without a result, each only if its run is still ours and holds nothing to
--- release: no permit, no hook, and nobody follows its job. The fence is the whole `where`. What waits
--- for all that their parents have enqueued is offered by statements of the function, which are later.
+-- release: no permit, no hook, and nobody follows its job. The fence is the whole `where`. What
+-- waits for all that their parents have enqueued is offered by later statements of the function.
 with ended as (
     update yamlsched.job_runs r
     set status = 'succeeded', locked_until = null,
@@ -250,8 +250,8 @@ with ended as (
     select e.namespace, array_agg(distinct e.parent_id) as ids
     from ended e where e.parent_id is not null group by e.namespace
 ), offered as (
-    select yamlsched.promote(p.namespace, '{}', 0, coalesce(%(now)s::timestamptz, clock_timestamp()),
-                             p.ids) as runs
+    select yamlsched.promote(p.namespace, '{}', 0,
+                             coalesce(%(now)s::timestamptz, clock_timestamp()), p.ids) as runs
     from parents p
 )
 select coalesce(array_agg(e.id), '{}') as ids, (select o.runs from offered o) from ended e;

@@ -1354,9 +1354,9 @@ begin
 end
 $$;
 
--- Wait for gates, and offer their room. `parents` have enqueued runs that have ended: what waits for
--- all that such a run has enqueued is offered if none of it is unfinished. Of two that end at once
--- the one that gets the gate last sees the other.
+-- Wait for gates, and offer their room. `parents` have enqueued runs that have ended: what waits
+-- for all that such a run has enqueued is offered if none of it is unfinished. Of two that end at
+-- once the one that gets the gate last sees the other.
 create function yamlsched.promote(
     of_namespace text, names text[], more integer, now timestamptz, parents bigint[] default '{}')
     returns bigint
@@ -1369,7 +1369,8 @@ declare
 begin
     select array_agg(p.id), array_agg(p.gate) into ids, gates
     from yamlsched.awaited_parents(parents) p;
-    perform from (select distinct u.name from unnest(names || gates) as u (name) order by u.name) n
+    perform from (select distinct u.name from unnest(names || gates) as u (name)
+                  order by u.name) n
     cross join lateral (
         select from yamlsched.gates k
         where k.namespace = of_namespace and k.name = n.name for no key update) g;
