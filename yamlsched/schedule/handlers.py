@@ -89,6 +89,8 @@ def _check_function(
         return
     if calls.async_queue is not None:
         _check_async(calls.async_queue, dotted, spot, function, findings)
+    if _enqueues(function):
+        _check_followers(loaded, calls.job, findings)
     try:
         parameters = Parameters.of(dotted, function)
     except (TypeError, ValueError):
@@ -98,6 +100,26 @@ def _check_function(
 
 def _name(dotted: str) -> str:
     return re.split("[.:]", dotted)[-1]
+
+
+def _enqueues(handler: Handler) -> bool:
+    """Return whether the body of a handler calls ``run.enqueue``, as far as that is seen there."""
+    code = getattr(inspect.unwrap(handler), "__code__", None)
+    return (
+        code is not None
+        and "run" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        and not {"enqueue", "enqueue_many"}.isdisjoint(code.co_names)
+    )
+
+
+def _check_followers(loaded: Loaded, name: str, findings: Findings) -> None:
+    """Report jobs that follow one which enqueues, and do not wait for that."""
+    for job in loaded.jobs.values():
+        if name in job.after and job.after_enqueued is None:
+            spot = loaded.spot(job.name, "after")
+            message = f"job {quoted(job.name)}: it does not wait for the runs that {name} enqueues"
+            remedy = "Add after_enqueued: ended, or suppress this warning."
+            findings.warning(spot, "YS470", message, remedy)
 
 
 def _check_async(

@@ -26,6 +26,11 @@ async def charge(run: Any) -> None:
         pass
 
 
+def remind_all(run: Any) -> None:
+    """Enqueues a run for each customer."""
+    run.enqueue_many("remind", [{"to": "ann@example.org"}])
+
+
 def ping() -> None:
     """Takes nothing."""
 

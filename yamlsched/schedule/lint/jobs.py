@@ -214,6 +214,10 @@ def upstreams(linter: Linter, job: Job) -> None:
             )
             remedy = "Enable both in the same environments, or write on_upstream_failure: run."
             linter.warn("YS430", job, "after", message, remedy)
+        if job.after_enqueued and upstream.command:
+            message = f"runs that a command enqueues are not awaited, and {upstream.name} is one"
+            remedy = "Enqueue them from a handler, or remove after_enqueued."
+            linter.warn("YS470", job, "after_enqueued", message, remedy)
         if job.catchup_window < upstream.timeout:
             window, limit = durations.show(job.catchup_window), durations.show(upstream.timeout)
             message = (
