@@ -159,7 +159,7 @@ select c.id, c.locked_until is not null as is_executed from cancelled c;
 -- account for next: null for a pause without an end, because resume then computes them.
 update yamlsched.job_definitions d
 set paused_at = n.paused_at, paused_until = n.paused_until, paused_by = n.paused_by,
-    paused_reason = n.paused_reason, next_slot_at = n.next_slot_at,
+    paused_reason = n.paused_reason, paused_after = null, next_slot_at = n.next_slot_at,
     resumed_at = case when n.paused_at is null then %(now)s::timestamptz else d.resumed_at end,
     updated_at = %(now)s
 from unnest(%(ids)s::bigint[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],

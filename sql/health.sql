@@ -17,7 +17,7 @@ left join lateral (
 -- history. The columns have the order of JobHealth. After them, the calendars of the job.
 select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled,
        h.retired_at, h.paused, h.paused_at, h.paused_until, h.paused_by, h.paused_reason,
-       h.next_slot_at, h.last_slot_at, h.effective_from,
+       h.paused_after, h.next_slot_at, h.last_slot_at, h.effective_from,
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
        h.error_type as last_error_type, h.failure_streak, h.attempt_streak::integer, h.failing,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,

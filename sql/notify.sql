@@ -42,14 +42,13 @@ with taken as (
     join yamlsched.notifications n on n.namespace = t.namespace and n.target = t.name
       and n.due_at <= clock_timestamp()
 ), chosen as (
-    select u.*, case when 'dead' = any (u.events) then u.run_id
+    select u.*, case when u.events && '{dead,paused}' then u.run_id
                      when 'failing' = any (u.events)
                          then yamlsched.failing_run(u.definition_id) end as shown_run
     from due u
 )
 select u.target, u.subject, u.definition_id is null as is_problem, u.since, u.ended_at, u.pause,
-       u.dead_runs,
-       u.told_runs, u.found_since as late_since, u.events, u.what, u.shown_run as run_id,
+       u.dead_runs, u.told_runs, d.paused_after, u.found_since as late_since, u.events, u.what, u.shown_run as run_id,
        d.owner, r.locked_by,
        r.error_type,
        r.last_error,
@@ -61,7 +60,7 @@ select u.target, u.subject, u.definition_id is null as is_problem, u.since, u.en
 from chosen u
 left join yamlsched.job_definitions d on d.id = u.definition_id
 left join yamlsched.job_runs r on r.id = u.shown_run and (r.dead_at is not null
-    or 'dead' <> all (u.events))
+    or not u.events && '{dead,paused}')
 order by u.target, u.ended_at is not null, u.dead_at is null, u.subject
 limit 2000;
 

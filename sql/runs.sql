@@ -184,6 +184,12 @@ select yamlsched.enqueue_hooks(%(namespace)s, %(reported)s::bigint[], c.now),
        yamlsched.note_runs(%(namespace)s, %(reported)s::bigint[], c.now)
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now offset 0) c;
 
+-- name: pause_dying
+-- Pause the jobs of runs that this session has ended as dead, null: all, whose last runs are dead.
+select p.id, p.job_type, p.reason
+from yamlsched.pause_dying(%(namespace)s, %(ids)s::bigint[],
+                           coalesce(%(now)s::timestamptz, clock_timestamp())) p;
+
 -- name: promote
 -- Offer the room of gates.
 select yamlsched.promote(%(namespace)s, %(names)s::text[], 0,

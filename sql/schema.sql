@@ -123,10 +123,12 @@ create table yamlsched.job_definitions (
     last_slot_at   timestamptz,        -- the cursor: every slot up to here is accounted for
     -- the next slot to account for; null: none is owed
     next_slot_at   timestamptz check (schedule is not null or next_slot_at is null),
-    paused_at      timestamptz,        -- set by an operator; no sync changes these four
+    paused_at      timestamptz,        -- no sync changes these five
     paused_until   timestamptz,
     paused_by      text,
     paused_reason  text,
+    -- of a pause by pause_after: how many runs in a row had died; null: an operator paused the job
+    paused_after   integer,
     retired_at     timestamptz,        -- when the job left the file
     created_at     timestamptz not null default clock_timestamp(),
     applied_at     timestamptz not null default clock_timestamp(),  -- when a file changed it last
@@ -145,6 +147,7 @@ create table yamlsched.job_definitions (
     notify         text[] not null default '{}',  -- names of targets
     start_within   interval not null default '15 minutes',
     finish_within  interval,     -- null: no limit
+    pause_after    integer check (pause_after between 1 and 100),  -- null: never
     resumed_at     timestamptz,  -- when an operator resumed the job last
     slots_error    text,  -- why its due slots could not be written; null: they could
     -- one run for each combination of values: {"by": [keys], "while": "unfinished"}
@@ -158,7 +161,8 @@ alter table yamlsched.job_definitions
         on_upstream_failure in ('wait', 'skip', 'run')),
     add constraint after_enqueued_known check (after_enqueued in ('ended', 'succeeded')),
     add constraint pause_is_whole check (paused_at is not null
-        or (paused_until is null and paused_by is null and paused_reason is null));
+        or (paused_until is null and paused_by is null and paused_reason is null
+            and paused_after is null));
 
 -- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
 create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz) returns boolean
@@ -2191,7 +2195,7 @@ cross join lateral yamlsched.late(
 create view yamlsched.job_health as
 select q.namespace, q.job_type, q.definition_id, d.description, d.owner, d.tags, d.schedule,
        d.timezone, d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
-       d.paused_at, d.paused_until, d.paused_by, d.paused_reason, q.paused,
+       d.paused_at, d.paused_until, d.paused_by, d.paused_reason, d.paused_after, q.paused,
        case when q.retired_at is not null then 'retired'
             when stuck.definition_id is not null then 'stuck'
             when q.late_since is not null then 'late'
@@ -2320,6 +2324,14 @@ as $$
           limit 10000) e
 $$;
 
+-- Whether nothing is to be said of a job: it is disabled, retired, or paused by an operator.
+create function yamlsched.is_silent(d yamlsched.job_definitions, now timestamptz) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select yamlsched.is_closed(d, now)
+       and (d.paused_after is null or not d.enabled or d.retired_at is not null)
+$$;
+
 -- Note trouble of jobs, or problems, for their targets: with what is new about them, or that they
 -- are still late or there. When it is sent is for `settle_notes` to say. After a recovery that was
 -- sent, or trouble that was never sent, everything starts over.
@@ -2363,11 +2375,17 @@ create function yamlsched.events_now(n yamlsched.notifications, events text[],
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select array(
-        select e.event from unnest(events) as e (event)
+        select e.event
+        from unnest(events) as e (event)
+        cross join (select exists (
+            select from yamlsched.job_definitions d
+            where d.id = n.definition_id and d.paused_after is not null) as is_paused) j
         where case e.event
+              when 'paused' then j.is_paused
               when 'dead' then n.dead_runs > n.told_runs
-                  or yamlsched.is_still_dead(n.run_id, n.dead_at, now)
-              when 'failing' then yamlsched.failing_run(n.definition_id) is not null
+                  or not j.is_paused and yamlsched.is_still_dead(n.run_id, n.dead_at, now)
+              when 'failing' then not j.is_paused
+                  and yamlsched.failing_run(n.definition_id) is not null
               when 'late' then n.found_since is not null and n.definition_id is not null
               when 'problem' then n.found_since is not null and n.definition_id is null
               else false end)
@@ -2424,9 +2442,9 @@ begin
       and n.subject <> all (array(select f ->> 'subject' from jsonb_array_elements(found) f));
     with state as (
         select n.target, n.subject, yamlsched.events_now(n, t.events, now) as events,
-               d.id is not null and yamlsched.is_closed(d, now) as is_closed,
+               d.id is not null and yamlsched.is_silent(d, now) as is_silent,
                n.found_since is null and (d.id is null or (
-                   n.slot is not null and yamlsched.failing_run(d.id) is null
+                   d.paused_after is null and n.slot is not null and yamlsched.failing_run(d.id) is null
                    and yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))))
                    as is_well
         from yamlsched.notifications n
@@ -2437,7 +2455,7 @@ begin
     update yamlsched.notifications n
     set ended_at = case when s.is_well then coalesce(n.ended_at, now) end,
         recovered_at = case when s.is_well and n.ended_at is null then now else n.recovered_at end,
-        due_at = case when s.is_well and n.told = '{}' or s.is_closed then null
+        due_at = case when s.is_well and n.told = '{}' or s.is_silent then null
                       when s.is_well and n.ended_at is not null then coalesce(n.due_at, now)
                       when s.is_well and n.recovered_at > now - interval '1 hour'
                           then now + interval '1 hour'
@@ -2459,7 +2477,7 @@ end
 $$;
 
 -- Delete what could not be sent for a day, what ended an hour ago, and trouble that is over without
--- a message: of a job that is closed or has left, or of enqueued runs.
+-- a message: of a job that is silent or has left, or of enqueued runs.
 create function yamlsched.forget_notes(of_namespace text, now timestamptz) returns void
     language sql set search_path = pg_catalog, pg_temp
 as $$
@@ -2472,7 +2490,7 @@ as $$
         or exists (select from yamlsched.job_definitions d
                    where d.id = n.definition_id
                      and (d.retired_at is not null or n.target <> all (d.notify)
-                          or case when yamlsched.is_closed(d, now) then n.told <> '{}'
+                          or case when yamlsched.is_silent(d, now) then n.told <> '{}'
                                   else n.slot is null and n.due_at is null end)))
 $$;
 
@@ -2485,6 +2503,79 @@ as $$
                where n.namespace = t.namespace and n.target = t.name and n.due_at <= now)
                    then t.name end)
     from yamlsched.notify_targets t where t.namespace = of_namespace
+$$;
+
+
+-- Jobs that pause by themselves
+
+-- Whether as many of a job's runs in a row as its pause_after says have ended dead, the last of
+-- them since its latest edit: an edit alone pauses nothing. They are counted from a resume on,
+-- without those that were cancelled, or made by hand.
+create function yamlsched.is_dying(d yamlsched.job_definitions, now timestamptz) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select d.pause_after is not null and not yamlsched.is_closed(d, now) and (
+        select count(e.dead_at) = d.pause_after and max(e.dead_at) >= d.applied_at
+        from (select r.dead_at from yamlsched.job_runs r
+              where r.definition_id = d.id and r.status <> 'cancelled'
+                and r.finished_at > coalesce(greatest(d.resumed_at, d.paused_until), '-infinity')
+                and not r.by_hand
+              order by r.finished_at desc, r.id desc limit d.pause_after) e)
+$$;
+
+-- Pause those jobs that are dying: of some runs, or null: all. Who pauses, resumes or edits a job
+-- locks its row, too, so that one session pauses it, once. A slot that is due already becomes a gap
+-- by the next sync. Called in a transaction of its own, after the one in which a run has died, and
+-- once a minute, if the session died in between.
+create function yamlsched.pause_dying(of_namespace text, run_ids bigint[], now timestamptz)
+    returns table (id bigint, job_type text, reason text)
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    ids  bigint[];
+    jobs yamlsched.job_definitions[];
+begin
+    ids := array(
+        select d.id from yamlsched.job_definitions d
+        where d.namespace = of_namespace and d.pause_after is not null
+          and (run_ids is null or d.id in (select r.definition_id from yamlsched.job_runs r
+                                           where r.id = any (run_ids)))
+          and yamlsched.is_dying(d, now)
+        order by d.id for no key update);
+    with paused as (
+        update yamlsched.job_definitions d
+        set paused_at = now, paused_until = null, paused_by = 'yamlsched',
+            paused_after = d.pause_after, updated_at = now,
+            next_slot_at = case when d.next_slot_at <= now then d.next_slot_at end,
+            paused_reason = format(
+                '%s, the last is run %s: %s',
+                case d.pause_after when 1 then '1 dead run'
+                                   else d.pause_after || ' dead runs in a row' end,
+                l.id, concat_ws(': ', l.error_type, nullif(l.last_error, '')))
+        from (select distinct on (r.definition_id) r.definition_id, r.id, r.error_type, r.last_error
+              from yamlsched.job_runs r
+              where r.definition_id = any (ids) and r.dead_at is not null
+              order by r.definition_id, r.dead_at desc) l
+        where d.id = any (ids) and l.definition_id = d.id
+          and yamlsched.is_dying(d, now)     -- a later statement than the lock
+        returning d.*
+    )
+    select array_agg(p::yamlsched.job_definitions) into jobs from paused p;
+    insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)
+    select now, of_namespace, j.paused_by, 'pause', 'job:' || j.job_type, j.job_type,
+           jsonb_build_object('reason', j.paused_reason)
+    from unnest(jobs) j;
+    update yamlsched.notifications n set told = array_remove(n.told, 'paused')
+    from (select o.target, o.subject from yamlsched.notifications o
+          join unnest(jobs) j on j.id = o.definition_id
+          where o.namespace = of_namespace order by o.target, o.subject for update of o) o
+    where n.namespace = of_namespace and (n.target, n.subject) = (o.target, o.subject);
+    perform yamlsched.note(of_namespace, jsonb_agg(jsonb_build_object(
+        'subject', j.job_type, 'definition_id', j.id)), now)
+    from unnest(jobs) j having count(*) > 0;
+    return query select j.id, j.job_type, j.paused_reason from unnest(jobs) j;
+end
 $$;
 
 

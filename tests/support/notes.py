@@ -25,7 +25,7 @@ NOTE_TIMES = (
     "due_at",
 )
 Messages = list[tuple[str, str]]
-EVENTS = ["dead", "late", "failing", "recovered", "problem"]
+EVENTS = ["dead", "paused", "late", "failing", "recovered", "problem"]
 
 
 def own_variables(*targets: str) -> dict[str, str]:

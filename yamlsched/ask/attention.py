@@ -316,12 +316,15 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
     if job.late_since is not None and job.late_why != NOT_RUN:  # reported by themselves
         yield _late(job, job.late_since, health)
     has_no_end = job.paused and job.paused_until is None and job.retired_at is None
-    if has_no_end and job.paused_at and health.now - job.paused_at > thresholds.max_paused:
+    if has_no_end and job.paused_at is not None:
         by = f" by {job.paused_by}" if job.paused_by else ""
         reason = f": {job.paused_reason}" if job.paused_reason else ""
         what = f"{name}: paused for {between(job.paused_at, health.now)}{by}{reason}"
-        remedy = f"yamlsched resume {name}, or pause it with --until"
-        yield Problem("paused", name, what, remedy)
+        remedy = f"yamlsched resume {name}"
+        if job.paused_after is not None:
+            yield Problem("paused", name, what, remedy, since=job.paused_at)
+        elif health.now - job.paused_at > thresholds.max_paused:
+            yield Problem("paused", name, what, f"{remedy}, or pause it with --until")
 
 
 def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Problem:

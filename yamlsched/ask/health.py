@@ -54,6 +54,7 @@ class JobHealth(NamedTuple):
     paused_until: datetime | None
     paused_by: str | None
     paused_reason: str | None
+    paused_after: int | None  # dead runs in a row, if that is why
     next_slot_at: datetime | None  # that no calendar skips
     last_slot_at: datetime | None
     effective_from: datetime

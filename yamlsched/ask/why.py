@@ -163,7 +163,9 @@ def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
         return f"the job {disabled(environment)}{since}"
     if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
         until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
-        return f"the job has been paused since {short_utc(job.paused_at)}{until}"
+        by = f" by {job.paused_by}" if job.paused_by else ""
+        reason = f": {job.paused_reason}" if job.paused_reason else ""
+        return f"the job has been paused since {short_utc(job.paused_at)}{until}{by}{reason}"
     return None
 
 
@@ -326,7 +328,7 @@ def _unaccounted(
             if job.enabled
             else "once it is enabled"
         )
-        return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
+        return "due", f"{off}; {waits_for}, the slot is recorded as skipped"
     parameters = {"namespace": namespace, "id": job.id}
     if job.overlap == "wait" and (
         row := connection.execute(load("timeline")["open_slot"], parameters).fetchone()

@@ -66,7 +66,7 @@ class NotifyTarget:
     """
 
     url_env: str
-    events: tuple[str, ...] = ("dead", "late", "failing", "recovered", "problem")
+    events: tuple[str, ...] = ("dead", "paused", "late", "failing", "recovered", "problem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +213,7 @@ class Job:
     spread: timedelta = timedelta(0)
     start_within: timedelta = timedelta(minutes=15)
     finish_within: timedelta | None = None
+    pause_after: int | None = None
     on_dead: tuple[str, ...] = ()
     on_failure: tuple[str, ...] = ()
     on_success: tuple[str, ...] = ()

@@ -135,7 +135,10 @@ def _out_of_range(spot: Spot, schema: Schema, findings: Findings) -> None:
     low, high = schema["minimum"], schema["maximum"]
     if not low <= spot.value <= high:
         message = f"{spot}: {quoted(spot.value)} is not in {low}-{high}"
-        findings.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
+        remedy = f"Write a number from {low} to {high}"
+        if spot.path[-1] == "pause_after" and spot.value == 0:
+            remedy += ", or leave it out: the job is never paused then"
+        findings.error(spot, "YS105", message, f"{remedy}.")
 
 
 def _not_unique(spot: Spot, schema: Schema, findings: Findings) -> None:

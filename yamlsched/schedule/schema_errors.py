@@ -50,6 +50,7 @@ SYNONYMS = {
     "interval": "cron",
     "kwargs": "payload",
     "max_retries": "max_attempts",
+    "max_consecutive_failures": "pause_after",
     "misfire": "catchup",
     "on_error": "on_failure",
     "params": "payload",

@@ -17,7 +17,7 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.runs.release import ReleaseResult, release_followers
-from yamlsched.worker import claiming, clock
+from yamlsched.worker import claiming, clock, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
@@ -298,6 +298,9 @@ class Upkeep:
 
         async def ask(connection: Connection) -> tuple[claiming.ReclaimResult, int, int]:
             reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
+            if reclaimed.dead or is_complete:
+                dead = None if is_complete else [run.id for run in reclaimed.dead]
+                await statements.pause_dying(connection, self._namespace, dead)
             offered = await claiming.sweep(connection, self._namespace, at_once=sweeps_again)
             if not is_complete:
                 return reclaimed, offered, 0

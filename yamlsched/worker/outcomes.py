@@ -289,6 +289,13 @@ class Outcomes:
         else:
             finish = partial(statements.finish, connection, self._namespace, outcomes)
             written = await leases.write_with(connection, attempts, finish)
+        dead = [
+            pending.attempt.run.id
+            for pending in batch
+            if pending.outcome.status is Status.DEAD and pending.attempt.job.pause_after
+        ]
+        if dead:
+            await statements.pause_dying(connection, self._namespace, dead)
         await live_output.forget(
             connection, [attempt for attempt in attempts if attempt.run.id in written]
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+from yamlsched import log
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import (
     ClaimedRun,
@@ -24,6 +25,7 @@ from yamlsched.runs.own_transaction import fan_out
 from yamlsched.runs.progress import Progress
 
 MAX_REPORTS_PER_STATEMENT = 100
+MAX_BLOCKED_PER_STATEMENT = 5_000
 OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
@@ -51,6 +53,25 @@ async def release(
         await connection.execute(
             load("runs")["release"], {**parameters, "reported": array(reported)}
         )
+
+
+async def pause_dying(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    ids: Sequence[int] | None,
+    now: datetime | None = None,
+) -> None:
+    """Pause those jobs of the runs ``ids``, which are dead, None: of all runs, of which as many in
+    a row have died as ``pause_after`` says; and have claims step over what they left.
+    """
+    parameters = {"namespace": namespace, "ids": ids and array(ids), "now": now}
+    block, most = load("actions")["block_closed"], MAX_BLOCKED_PER_STATEMENT
+    for job in await rows_of(connection, "pause_dying", parameters):
+        log.error("job.paused", job=job.job_type, reason=job.reason)
+        last = 0
+        while last is not None:
+            values = {"namespace": namespace, "job": job.id, "past": last, "most": most, "now": now}
+            [last] = [row.last async for row in await connection.execute(block, values)]
 
 
 async def unlock(

@@ -171,6 +171,10 @@ CASES = [
         "Nothing has been pruned in namespace default for 2h 0m 0s",
     ),
     *limit(
+        *("YamlschedPausedAfter", "job_paused_after", JOB, "_", "5", "1m"),
+        "cleanup_nightly was paused after 5 dead runs in a row",
+    ),
+    *limit(
         "YamlschedPausedLong",
         "job_paused",
         JOB,

@@ -103,6 +103,7 @@ def test_every_metric_that_an_alert_names_exists(db: Db) -> None:
     job = a_healthy_job(db)
     a_run(db, job, "dead")
     a_run(db, job, "succeeded")
+    a_job(db, "paused", paused_at=datetime.now(UTC), paused_by="yamlsched", paused_after=3)
     written = set(families(metrics.text(db, "default")))
 
     rules = (Path(__file__).parents[3] / "deploy" / "prometheus-alerts.yml").read_text()

@@ -43,6 +43,8 @@ def printed(db: Db) -> Labels:
         status: a_run(db, job, status)
         for status in ("queued", "running", "failed", "dead", "succeeded")
     }
+    values = {"paused_at": in_an_hour, "paused_by": "yamlsched", "paused_after": 3}
+    a_job(db, "paused", owner="team-data", **values)
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, error_type)"
         " values (%s, 1, 'w', now(), 'lost its worker', 'LostWorker')",

@@ -86,7 +86,10 @@ HELP = {
     "job_held_up_seconds": (
         "Time that the oldest run of the job has waited for jobs that it follows; 0 if none waits."
     ),
-    "job_paused": "1 while an operator has paused the job.",
+    "job_paused": "1 while the job is paused.",
+    "job_paused_after": (
+        "Dead runs in a row after which the job was paused by its pause_after, until it is resumed."
+    ),
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
     "job_failure_streak_attempts": (
         "Failed attempts of the runs of job_failure_streak: it rises before a run is dead."
@@ -120,6 +123,7 @@ HELP = {
 
 JOB_VALUES = {
     "job_paused": "paused",
+    "job_paused_after": "paused_after",
     "job_failure_streak": "failure_streak",
     "job_failure_streak_attempts": "attempt_streak",
     "job_failing_runs": "failing",

@@ -18,7 +18,9 @@ MAX_CHARS = 1000
 MAX_LISTED = 10
 MAX_LISTED_CHARS = 62  # of the error of one job among several
 MAX_HOST_CHARS = 60
-SEVERITY = ("dead", "failing", "late")
+SEVERITY = ("paused", "dead", "failing", "late")
+OF_A_RUN = ("paused", "dead", "failing")
+"""What is said of a job because of one of its runs."""
 MAX_TITLE_CHARS = 200
 MARKUP = re.compile(r"[@<](?=\S)|\](?=\()")
 """What chat services may read as a mention or as a link."""
@@ -39,6 +41,7 @@ class Note(NamedTuple):
     pause: timedelta
     dead_runs: int
     told_runs: int
+    paused_after: int | None
     late_since: datetime | None
     events: list[str]
     what: str | None
@@ -66,14 +69,17 @@ class Note(NamedTuple):
         if self.ended_at is not None:
             return "is over" if self.is_problem else "has recovered"
         untold = self.dead_runs - self.told_runs
+        in_a_row = "" if self.paused_after == 1 else " in a row"
         states = {
+            "paused": f"is paused after {_runs(self.paused_after or 0, 'dead ')}{in_a_row}",
             "dead": f"{_runs(untold)} died" if untold else "is still dead",
             "failing": "is failing",
             "late": (
                 f"is late since {short_utc(self.late_since)}" if self.late_since is not None else ""
             ),
         }
-        return " and ".join(states[event] for event in SEVERITY if event in self.events)
+        shown = ["paused"] if "paused" in self.events else self.events
+        return " and ".join(states[event] for event in SEVERITY if event in shown)
 
     @property
     def duration(self) -> str:
@@ -125,13 +131,15 @@ def _one(note: Note, namespace: str) -> tuple[str, list[str]]:
         return f"{kind}: {note.state if note.ended_at else 'needs attention'}", [note.what or ""]
     title = f"{note.subject} {note.state}" if note.ended_at else f"{note.subject}: {note.state}"
     lines = [f"job {note.subject}" + (f", owner {note.owner}" if note.owner else ""), note.duration]
-    if note.run_id and note.kind in ("dead", "failing"):
+    if note.run_id and note.kind in OF_A_RUN:
         lines += [f"run {note.run_id}{_on(note)}: {_error(note, 500)}"]
         lines += [f"the job has {_runs(note.dead_of_job, 'dead ')}" if note.dead_of_job else ""]
         lines += [f"yamlsched show {note.run_id}{name}"]
         lines += [f"yamlsched retry {note.run_id}{name}" if note.kind == "dead" else ""]
     elif note.ended_at is None:
         lines += [f"yamlsched status{name}"]
+    if note.kind == "paused":
+        lines += [f"yamlsched resume {note.subject}{name}"]
     return title, lines
 
 
@@ -151,7 +159,7 @@ def _line(note: Note) -> str:
         return f"{note.subject.removesuffix(':')} {note.state}"
     if note.is_problem:
         return truncate(one_line(note.what or ""), MAX_LISTED_CHARS)
-    is_run = note.run_id and note.kind in ("dead", "failing")
+    is_run = note.run_id and note.kind in OF_A_RUN
     run = f", run {note.run_id}{_on(note)}: {_error(note, MAX_LISTED_CHARS)}" if is_run else ""
     return f"{note.subject}: {note.state} {note.duration}".rstrip() + run
 
