@@ -201,10 +201,3 @@ from yamlsched.job_definitions d where d.namespace = %(namespace)s and d.retired
 -- The time zone that most jobs with a cron have.
 select mode() within group (order by d.timezone) from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null and d.schedule is not null;
-
--- name: namespaces
--- The namespaces of this database with the file in use of each.
-select n.namespace, n.environment, n.host, n.path, n.hash, n.applied_at
-from yamlsched.namespaces n
-order by n.namespace
-limit %(limit)s;

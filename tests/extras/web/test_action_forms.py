@@ -78,7 +78,7 @@ def test_enqueue_shows_the_run_that_it_creates_and_creates_it_once(
 ) -> None:
     a_job(db, timezone="Europe/Berlin")
     asked = page.get("/actions/enqueue?job=purge")
-    assert "Enqueue a run of purge" in words(asked)
+    assert "Enqueue a run: purge" in words(asked)
 
     given = {
         "job": "purge",
@@ -226,7 +226,7 @@ def test_a_payload_that_cannot_be_checked_is_accepted_with_a_warning(
 def test_a_run_of_a_paused_job_says_that_it_waits(page: TestClient, db: Db) -> None:
     pausing.pause(db, "default", [a_job(db, schedule=None)], "jonas")
     shown = review(page, "enqueue", {"job": "purge"})
-    assert "The job is paused until it is resumed: the run waits for that." in words(shown)
+    assert "The job is paused by jonas, until it is resumed. The run waits" in words(shown)
     assert "it waits until the job is resumed" in result(confirm(page, shown))[1]
 
 

@@ -246,7 +246,7 @@ def test_a_pause_needs_a_reason_says_how_its_end_was_read_and_which_slots_are_no
 
     # given a link to the form: it asks for a reason
     asked = page.get("/actions/pause?job=purge")
-    assert "Pause purge" in words(asked)
+    assert "Pause a job: purge" in words(asked)
     assert "This is needed." in words(review(page, "pause", {"job": "purge", "reason": " "}))
 
     # when an end cannot be read, then the form says what to write, and keeps the reason

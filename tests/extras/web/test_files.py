@@ -15,7 +15,7 @@ from support.rows import a_job, a_place
 from yamlsched import db as store
 from yamlsched.act.pause import pause
 from yamlsched.ask.history import definitions as ids_of
-from yamlsched.db.query import now
+from yamlsched.db.query import load, now
 from yamlsched.extras import web
 from yamlsched.extras.web.pages import files as deployments
 from yamlsched.sync.files import ScheduleFile
@@ -207,22 +207,6 @@ def test_edits_of_many_jobs_are_not_read(
     assert [len(edit["keys"]) for edit in listed] == [1, 0, 0]
 
 
-def test_the_namespaces_of_the_database_are_listed_with_the_file_in_use_of_each(
-    visit: Visit, page_dsn: str, page: TestClient
-) -> None:
-    answer = visit(page_dsn).get("/@default/files").text
-
-    assert (
-        f"db_7 production db-7:{PATH}" in words(answer).partition("Namespaces of this database")[2]
-    )
-    assert '<a href="/@db_7/files">db_7</a>' in answer
-    assert '<a href="/namespaces">' in answer
-    # a page that was started for one namespace shows nothing of the others
-    confined = page.get("/files").text
-    assert "Namespaces of this database" not in confined
-    assert "db_7" not in confined
-
-
 def test_a_place_with_an_overridden_namespace_says_so(
     visit: Visit, page_dsn: str, page: TestClient
 ) -> None:
@@ -231,19 +215,23 @@ def test_a_place_with_an_overridden_namespace_says_so(
     assert "with --namespace db_7" in shown
 
 
+def places(db: Any) -> list[Any]:
+    values = {"namespace": "default", "limit": 10, "now": now(db)}
+    return [*db.execute(load("hosts")["places"], values)]
+
+
 def test_a_valid_file_clears_the_errors_and_a_pause_is_no_change_of_a_file(own_dsn: str) -> None:
     with store.connect(own_dsn) as db:
         tick_with(db, "web-1", OLD)
         tick_with(db, "web-1", INVALID)
-        [refused] = deployments.read(db, "default", now(db)).places
+        [refused] = places(db)
         pause(db, "default", ids_of(db, "default", ["kept"], ()) or [], "mia")
         tick_with(db, "web-1", OLD)
-        found = deployments.read(db, "default", now(db))
+        [place] = places(db)
+        in_use = db.execute(load("hosts")["in_use"], {"namespace": "default"}).fetchone()
 
-    assert len(refused.place.errors) == 2
-    [place] = [one.place for one in found.places]
-    assert found.in_use is not None
-    since = found.in_use.applied_at + timedelta(microseconds=1)
+    assert len(refused.errors) == 2
+    since = in_use.applied_at + timedelta(microseconds=1)
     assert (place.errors, place.refused_at) == ([], None)
     with store.connect(own_dsn) as db:
         assert deployments.changed_since(db, "default", since) == []

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -93,15 +93,11 @@ class Application:
         )
 
     def guarded(self) -> ASGIApp:
-        by_name = {asset.name: asset for asset in render.assets().values()}
-
         async def static(request: Request) -> Response:
-            asset = by_name.get(request.path_params["name"])
-            if asset is None:
+            file = render.STATIC.get(request.path_params["name"])
+            if file is None:
                 raise HTTPException(HTTPStatus.NOT_FOUND)
-            return Response(
-                asset.content, media_type=asset.media_type, headers={"Cache-Control": FOREVER}
-            )
+            return FileResponse(file, headers={"Cache-Control": FOREVER})
 
         routes = [Route(page.path, self._endpoint(page)) for page in PAGES]
         pages = Starlette(

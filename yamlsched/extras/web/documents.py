@@ -108,7 +108,7 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     "/graph": lambda view: {"jobs": [row.job for row in view.rows]},
     "/calendar": _calendar,
     "/files": lambda view: {
-        "places": view.found.places,
+        "places": view.places,
         "edits": [{**vars(edit), "keys": keys} for edit, _, keys in view.history],
     },
     "/workers": lambda view: {

@@ -116,9 +116,8 @@ class Given(dict[str, str]):
 
 @dataclass(frozen=True)
 class Asking:
-    """A form: its title, what to know about its subject, and its fields."""
+    """A form: its fields, and what to know about its subject."""
 
-    title: str
     fields: Sequence[Field]
     lines: Sequence[str] = ()
     values: Mapping[str, str] = field(default_factory=dict)  # of fields that are empty

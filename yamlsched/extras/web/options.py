@@ -24,14 +24,19 @@ DEFAULT_USER_HEADER = "X-Forwarded-User"
 SCRYPT = "$scrypt$"
 SCRYPT_HASH = re.compile(r"\$scrypt\$(?:[0-9a-f]{2}){8,}\$[0-9a-f]{128}")
 """A salt and a key of 64 bytes, with n=16384, r=8, p=1."""
+BASE_PATH = re.compile(r"(?:/[._-]*[A-Za-z0-9][A-Za-z0-9._-]*)+")
 PAGE_NAMES = (
+    "report",
+    "nights",
     "jobs",
-    "why",
-    "graph",
-    "calendar",
     "runs",
     "dead",
+    "why",
+    "durations",
+    "graph",
+    "calendar",
     "files",
+    "workers",
     "actions",
     "namespaces",
     "help",
@@ -231,16 +236,9 @@ def _holds(proxy: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -
 
 
 def _check_base_path(path: str) -> None:
-    parts = path.split("/")
-    is_valid = path.startswith("/") and all(
-        part not in ("", ".", "..")
-        and part.isascii()
-        and part.replace("-", "").replace("_", "").replace(".", "").isalnum()
-        for part in parts[1:]
-    )
-    if not is_valid:
+    if not BASE_PATH.fullmatch(path):
         raise ValueError(f'--base-path "{path}" is not a path: write for example /scheduler')
-    if parts[1] in PAGE_NAMES:
+    if path.split("/")[1] in PAGE_NAMES:
         raise ValueError(
             f'--base-path "{path}" starts like a page of its own: write for example /scheduler'
         )

@@ -116,13 +116,7 @@ class Pool:
         """
         if not self._has_failed():
             try:
-                session = db.connect(_with_timeout(self._dsn), self._settings)
-                try:
-                    db.migrations.ensure_usable(session, apply=False)
-                    return session
-                except BaseException:
-                    session.close()
-                    raise
+                return db.connect(_with_timeout(self._dsn), self._settings)
             except (psycopg.Error, EnvironmentFailed) as error:
                 self._failure = (time.monotonic(), error)
         closed = PGconn.connect_start(b"none")

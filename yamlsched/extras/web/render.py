@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
@@ -23,12 +23,8 @@ from yamlsched import text as terminal
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
 
-TYPES = {
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-HASH_CHARS = 12
+STATIC = {file.name: file for file in Path(__file__).with_name("static").iterdir()}
+"""The static files by their names."""
 LOCAL = r"[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d [^\s()]+"
 UTC_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?Z"
 INSTANT = re.compile(
@@ -48,28 +44,6 @@ COMMAND = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Asset:
-    """A static file; ``name`` contains the hash."""
-
-    name: str
-    content: bytes
-    media_type: str
-
-
-@cache
-def assets() -> dict[str, Asset]:
-    """Return the static files of the package by their names without a hash."""
-    by_name = {}
-    for file in files("yamlsched.extras.web").joinpath("static").iterdir():
-        stem, _, extension = file.name.rpartition(".")
-        if extension in TYPES:
-            content = file.read_bytes()
-            digest = hashlib.sha256(content).hexdigest()[:HASH_CHARS]
-            by_name[file.name] = Asset(f"{stem}.{digest}.{extension}", content, TYPES[extension])
-    return by_name
-
-
 def visible(text: str) -> str:
     r"""Return ``text`` with control characters, and those that hide or reorder what is shown, as
     escapes.
@@ -83,37 +57,6 @@ def visible(text: str) -> str:
         c if c.isprintable() or c in KEPT else c.encode("unicode_escape", "replace").decode()
         for c in text
     )
-
-
-def element(name: str, *content: str, **attributes: Any) -> Markup:
-    """Return an element. ``_`` in the name of an attribute is ``-``; ``class_`` is class; None
-    omits the attribute.
-
-    >>> element("rect", class_="dead", x=1.5, stroke_width=None)
-    Markup('<rect class="dead" x="1.5"></rect>')
-    """
-    pairs = "".join(
-        [
-            f' {_name(key)}="{_value(value)}"'
-            for key, value in attributes.items()
-            if value is not None
-        ]
-    )
-    inside = "".join(
-        [part if isinstance(part, Markup) else escape(visible(part)) for part in content]
-    )
-    return Markup(f"<{name}{pairs}>{inside}</{name}>")
-
-
-@cache
-def _name(key: str) -> str:
-    return key.rstrip("_").replace("_", "-")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.2f}".rstrip("0").rstrip(".")
-    return str(value) if isinstance(value, int) else escape(visible(str(value)))
 
 
 def _finalize(value: Any) -> Any:
@@ -163,8 +106,8 @@ def instant(context: Context, value: datetime | None, form: str = "") -> Markup:
     """Return an instant on the clock of the page."""
     if value is None:
         return Markup('<span class="none">–</span>')
-    exact = times.rfc3339(value, "seconds")
-    return element("time", context["clock"].show(value, form), datetime=exact, title=exact)
+    exact, shown = times.rfc3339(value, "seconds"), context["clock"].show(value, form)
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, shown)
 
 
 @pass_context
@@ -236,15 +179,16 @@ def steps(context: Context, text: str) -> Markup:
     """
     parts, end, say = [], 0, context["clock"].words
     for match in COMMAND.finditer(text):
-        link = _link(match, context["url"], context["has_actions"]) or element("code", match[0])
-        parts += [escape(visible(say(text[end : match.start()]))), link]
+        link = _link(match, context["url"], context["has_actions"])
+        code = Markup("<code>{}</code>").format(visible(match[0]))
+        parts += [escape(visible(say(text[end : match.start()]))), link or code]
         end = match.end()
     return Markup("").join([*parts, escape(visible(say(text[end:])))])
 
 
 def _link(match: re.Match[str], url: Callable[..., str], has_actions: bool) -> Markup | None:
     def link(label: str, href: str) -> Markup:
-        return element("a", label, href=href, class_="command")
+        return Markup('<a href="{}" class="command">{}</a>').format(href, visible(label))
 
     if match["shown"]:
         return link(f"show run {match['shown']}", url("runs", match["shown"]))
@@ -261,9 +205,10 @@ def _link(match: re.Match[str], url: Callable[..., str], has_actions: bool) -> M
     return None
 
 
+@cache
 def _asset(name: str) -> str:
-    """Return the path of a static file, below the prefix."""
-    return f"static/{assets()[name].name}"
+    """Return the path of a static file, below the prefix, with a query that changes with it."""
+    return f"static/{name}?{hashlib.sha256(STATIC[name].read_bytes()).hexdigest()[:12]}"
 
 
 @cache

@@ -11,7 +11,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
@@ -76,17 +76,12 @@ def _listening(listen: Listen) -> Iterator[tuple[socket.socket, str]]:
         with _unix_socket(Path(listen.path)) as sock:
             yield sock, f"unix:{listen.path}"
         return
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            listen.host, listen.port, type=socket.SOCK_STREAM
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise EnvironmentFailed(
-            f"cannot listen on {listen.host}:{listen.port}: {error.strerror}"
-        ) from error
-    with sock:
+    with ExitStack() as stack:
         try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                listen.host, listen.port, type=socket.SOCK_STREAM
+            )[0]
+            sock = stack.enter_context(socket.socket(family, kind, protocol))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
             sock.listen()

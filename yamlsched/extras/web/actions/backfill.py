@@ -35,12 +35,11 @@ BEFORE_FIRST = Field("before_first", "Also slots from before the job was first a
 
 
 def ask(visit: Visit, values: Given) -> Asking:
-    title = f"Backfill {values['job']}" if values["job"] else "Backfill slots"
     lines = [
         "A backfill creates the runs of past slots that have none. The job's own progress does not"
         " change."
     ]
-    return Asking(title, [flow.job_field(visit, values), FIRST, LAST, BEFORE_FIRST], lines)
+    return Asking([flow.job_field(visit, values), FIRST, LAST, BEFORE_FIRST], lines)
 
 
 def review(visit: Visit, values: Given) -> Review:
@@ -118,7 +117,7 @@ def review(visit: Visit, values: Given) -> Review:
         )
     if end > visit.now:
         lines.append("Slots in the future are left out: sync creates those runs.")
-    if job.paused_at is not None and (job.paused_until is None or job.paused_until > visit.now):
+    if job.is_paused(visit.now):
         lines.append("The job is paused: the runs wait for the end of the pause.")
     return Review(
         title=f"Backfill {name}",

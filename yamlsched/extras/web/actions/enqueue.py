@@ -13,6 +13,7 @@ from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
+from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Result, Visit
@@ -60,9 +61,7 @@ def ask(visit: Visit, values: Given) -> Asking:
         AT,
         PRIORITY,
     ]
-    return Asking(
-        f"Enqueue a run of {values['job']}" if values["job"] else "Enqueue a run", fields, lines
-    )
+    return Asking(fields, lines)
 
 
 def review(visit: Visit, values: Given) -> Review:
@@ -168,9 +167,7 @@ def parse_payload(values: Given) -> dict[str, Any]:
 
 
 def _priority(values: Given) -> Any:
-    if values["priority"] and values["priority"] not in enqueue.PRIORITIES:
-        raise Invalid("priority", f"Choose one of: {', '.join(enqueue.PRIORITIES)}.")
-    return values["priority"] or None
+    return values.choice("priority", enqueue.PRIORITIES) if values["priority"] else None
 
 
 def _due(visit: Visit, values: Given, job: Definition) -> tuple[datetime | None, str]:
@@ -207,12 +204,7 @@ def _describe(accepted: Taken) -> str:
 def _state_lines(visit: Visit, job: Definition) -> list[str]:
     if not job.is_paused(visit.now):
         return []
-    until = (
-        f"until {times.show(job.paused_until, zone(job.timezone))}"
-        if job.paused_until
-        else "until it is resumed"
-    )
-    return [f"The job is paused {until}: the run waits for that."]
+    return [f"The job is paused {outlook.words(job)}. The run waits for the end of that."]
 
 
 def shown_payload(payload: Any) -> str:

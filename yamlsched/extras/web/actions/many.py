@@ -34,7 +34,7 @@ TIME_HINT = "Such as 2h (ago), 18:00, yesterday or 2026-01-14T02:00Z."
 
 
 def ask_retry(visit: Visit, values: Given) -> Asking:
-    return _ask(visit, "Retry dead runs")
+    return _ask(visit)
 
 
 def ask_cancel(visit: Visit, values: Given) -> Asking:
@@ -43,14 +43,11 @@ def ask_cancel(visit: Visit, values: Given) -> Asking:
         ("running", "running: their handlers are killed"),
         ("unfinished", "all unfinished"),
     ]
-    return _ask(
-        visit,
-        "Cancel runs",
-        Field("state", "Which runs", "select", choices=choices, is_required=True),
-    )
+    field = Field("state", "Which runs", "select", choices=choices, is_required=True)
+    return _ask(visit, field)
 
 
-def _ask(visit: Visit, title: str, *more: Field) -> Asking:
+def _ask(visit: Visit, *more: Field) -> Asking:
     jobs = all_jobs(visit.connection, visit.namespace)
 
     def field(name: str, label: str, values: Iterable[str]) -> Field:
@@ -68,20 +65,23 @@ def _ask(visit: Visit, title: str, *more: Field) -> Asking:
         Field("since", "Since", hint=f"When a run ended, else started, else is due. {TIME_HINT}"),
         Field("until", "Until", hint=TIME_HINT),
     ]
-    return Asking(title, [*more, *fields], ["What is empty does not filter."])
+    return Asking([*more, *fields], ["What is empty does not filter."])
 
 
 def review_retry(visit: Visit, values: Given) -> Review:
     rows, span = selection.reviewed(visit, values, _to_retry(values), visit.now)
     lines, warnings, refusal = _outlook(visit, rows)
-    review = _review(
+    return _review(
         "Retry",
         "chosen" if values["runs"] else "dead",
         values,
         rows,
-        [*lines, *_left_out(values, rows)],
+        lines,
+        refusal,
+        back="/dead",
+        warnings=warnings,
+        carried=span,
     )
-    return review(back="/dead", warnings=warnings, refusal=refusal, carried=span)
 
 
 def _outlook(visit: Visit, rows: Sequence[RunRow]) -> tuple[list[str], list[str], str]:
@@ -152,10 +152,17 @@ def review_cancel(visit: Visit, values: Given) -> Review:
             "Running handlers are killed at the next heartbeat of their worker. What is done stays"
             " done.",
         )
-    review = _review("Cancel", values["state"], values, rows, [*lines, *_left_out(values, rows)])
     upto = str(max((row.id for row in rows), default=0))
-    return review(
-        back=_page(values, "/runs"), asks=[REASON], carried={**span, "upto": upto}, is_final=True
+    return _review(
+        "Cancel",
+        values["state"],
+        values,
+        rows,
+        lines,
+        back=_page(values, "/runs"),
+        asks=[REASON],
+        carried={**span, "upto": upto},
+        is_final=True,
     )
 
 
@@ -165,8 +172,10 @@ def _review(
     values: Given,
     rows: Sequence[RunRow],
     lines: Sequence[str],
-) -> Callable[..., Review]:
-    """Return the function that makes the review of ``rows`` with what else it has."""
+    refusal: str = "",
+    **more: Any,
+) -> Review:
+    """Return the review of ``rows``; ``more`` are further fields of it."""
     names = {row.job_type for row in rows}
     of = (
         f" of {values['job']}"
@@ -183,24 +192,20 @@ def _review(
         )
     else:
         number = f"{len(rows):,} {what}."
-
-    def review(refusal: str = "", **more: Any) -> Review:
-        return Review(
-            title=f"{verb} {bounded(len(rows), selection.MAX_RUNS, state + ' run')}{of}",
-            button=f"{verb} {count(min(len(rows), selection.MAX_RUNS), 'run')}",
-            lines=[number, *lines],
-            refusal=refusal or ("" if rows else f"There are no {what}."),
-            heading="The runs",
-            listed=[
-                f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}"
-                for row in rows[:MAX_LISTED]
-            ],
-            total=min(len(rows), selection.MAX_RUNS),
-            change="" if values["runs"] else "Change the filter",
-            **more,
-        )
-
-    return review
+    return Review(
+        title=f"{verb} {bounded(len(rows), selection.MAX_RUNS, state + ' run')}{of}",
+        button=f"{verb} {count(min(len(rows), selection.MAX_RUNS), 'run')}",
+        lines=[number, *lines, *_left_out(values, rows)],
+        refusal=refusal or ("" if rows else f"There are no {what}."),
+        heading="The runs",
+        listed=[
+            f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}"
+            for row in rows[:MAX_LISTED]
+        ],
+        total=min(len(rows), selection.MAX_RUNS),
+        change="" if values["runs"] else "Change the filter",
+        **more,
+    )
 
 
 def _left_out(values: Given, rows: Sequence[RunRow]) -> list[str]:

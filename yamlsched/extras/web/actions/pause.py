@@ -62,7 +62,7 @@ def ask(visit: Visit, values: Given) -> Asking:
         if job.is_paused(visit.now):
             lines.append(f"It is paused {outlook.words(job)}. This form replaces that.")
     fields = [flow.job_field(visit, values), REASON, UNTIL]
-    return Asking(f"Pause {values['job']}" if values["job"] else "Pause a job", fields, lines)
+    return Asking(fields, lines)
 
 
 def review(visit: Visit, values: Given) -> Review:
@@ -148,7 +148,7 @@ def read_until(visit: Visit, values: Given, timezone: str) -> datetime | None:
 
 
 def ask_resume(visit: Visit, values: Given) -> Asking:
-    return Asking("Resume a job", [flow.job_field(visit, values)])
+    return Asking([flow.job_field(visit, values)])
 
 
 def review_resume(visit: Visit, values: Given) -> Review:

@@ -31,10 +31,7 @@ MAX_LISTED = 200
 
 
 def ask_tag(visit: Visit, values: Given) -> Asking:
-    title = (
-        f"Pause the jobs tagged {values['tag']}" if values["tag"] else "Pause all jobs with a tag"
-    )
-    return Asking(title, [_tag_field(visit, values), REASON, UNTIL])
+    return Asking([_tag_field(visit, values), REASON, UNTIL])
 
 
 def review_tag(visit: Visit, values: Given) -> Review:
@@ -67,7 +64,7 @@ def review_tag(visit: Visit, values: Given) -> Review:
 
 
 def ask_resume_tag(visit: Visit, values: Given) -> Asking:
-    return Asking("Resume all jobs with a tag", [_tag_field(visit, values)])
+    return Asking([_tag_field(visit, values)])
 
 
 def review_resume_tag(visit: Visit, values: Given) -> Review:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from yamlsched.act import payloads, runs
-from yamlsched.act.runs import RunState
+from yamlsched.act.runs import ActionResult, RunState
 from yamlsched.ask.history import is_own_file
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions.enqueue import MAX_PAYLOAD_CHARS, parse_payload, shown_payload
 from yamlsched.extras.web.ask import outlook
+from yamlsched.extras.web.ask.outlook import Outlook
 from yamlsched.extras.web.flow import (
     Action,
     Asking,
@@ -40,41 +42,48 @@ PAYLOAD = Field(
 
 def ask(visit: Visit, values: Given) -> Asking:
     if not values["run"]:
-        return Asking("Retry a run", [flow.RUN])
+        return Asking([flow.RUN])
     run = flow.run_of(visit, values)
     defaults = (
         {"payload": json.dumps(run.payload, ensure_ascii=False, indent=2)} if run.payload else {}
     )
-    return Asking(
-        f"Retry run {run.id} of {run.job_type}", [flow.RUN, PAYLOAD], [outlook.state(run)], defaults
-    )
+    return Asking([flow.RUN, PAYLOAD], [f"{run.job_type}: {outlook.state(run)}"], defaults)
 
 
 def review(visit: Visit, values: Given) -> Review:
     run = flow.run_of(visit, values)
     expected = outlook.of_retry(visit.connection, run)
-    lines = list(expected.lines)
     if values["payload"]:
         payload = _payload(visit, run, values)
         if payload == run.payload:
-            lines.append("Its payload stays as it is.")
+            expected.lines.append("Its payload stays as it is.")
         else:
-            lines.append(
+            expected.lines.append(
                 f"Its payload is now {shown_payload(payload)}, instead of"
                 f" {shown_payload(run.payload)}."
             )
+    return _review(
+        "Retry",
+        run,
+        expected,
+        asks=[FORCE] if run.status == Status.SUCCEEDED else [],
+        change="" if expected.refusal else "With another payload",
+    )
+
+
+def _review(verb: str, run: RunState, expected: Outlook, **more: Any) -> Review:
+    """Return the review of an action on one run; ``more`` are further fields of it."""
     return Review(
-        title=f"Retry run {run.id} of {run.job_type}",
-        button=f"Retry run {run.id}",
+        title=f"{verb} run {run.id} of {run.job_type}",
+        button=f"{verb} run {run.id}",
         back=f"/runs/{run.id}",
         state=expected.state,
-        lines=lines,
+        lines=expected.lines,
         warnings=expected.warnings,
         refusal=expected.refusal,
-        asks=[FORCE] if run.status == Status.SUCCEEDED else [],
         carried={"run": str(run.id), "was": run.status},
         target=f"run:{run.id}",
-        change="" if expected.refusal else "With another payload",
+        **more,
     )
 
 
@@ -93,23 +102,34 @@ def _payload(visit: Visit, run: RunState, values: Given) -> dict[str, Any]:
 
 
 def perform(doing: Doing, values: Given) -> Redirect:
-    id, was = values.number("run"), values.choice("was", list(Status))
+    was = values.choice("was", list(Status))
     if was == Status.SUCCEEDED and not values["force"]:
         raise Invalid("force", "Tick this to run it a second time.")
-    target = f"run:{id}"
-    with doing.transaction(target) as connection:
-        run = outlook.find(connection, doing.namespace, id)
-        if run is None:
-            raise Conflict(f"Run {id} does not exist any more: it was pruned.")
+
+    def act(connection: Any, run: RunState) -> list[ActionResult]:
         payload = parse_payload(values) if values["payload"] else None
-        [result] = runs.retry(
+        return runs.retry(
             connection,
-            [id],
+            [run.id],
             doing.who,
             force=bool(values["force"]),
             expected=[was],
             payload=None if payload == run.payload else payload,
         )
+
+    return _perform(doing, values, act)
+
+
+def _perform(
+    doing: Doing, values: Given, act: Callable[[Any, RunState], list[ActionResult]]
+) -> Redirect:
+    id = values.number("run")
+    target = f"run:{id}"
+    with doing.transaction(target) as connection:
+        run = outlook.find(connection, doing.namespace, id)
+        if run is None:
+            raise Conflict(f"Run {id} does not exist any more: it was pruned.")
+        [result] = act(connection, run)
         if not result.changed:
             raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
     return Redirect(f"/runs/{id}", Result(f"Run {id} {result.what}."))
@@ -122,39 +142,24 @@ ACTION = Action(
 
 
 def ask_cancel(visit: Visit, values: Given) -> Asking:
-    return Asking("Cancel a run", [flow.RUN])
+    return Asking([flow.RUN])
 
 
 def review_cancel(visit: Visit, values: Given) -> Review:
     run = flow.run_of(visit, values)
     expected = outlook.of_cancel(visit.connection, run)
-    return Review(
-        title=f"Cancel run {run.id} of {run.job_type}",
-        button=f"Cancel run {run.id}",
-        back=f"/runs/{run.id}",
-        state=expected.state,
-        lines=expected.lines,
-        warnings=expected.warnings,
-        refusal=expected.refusal,
-        asks=[REASON],
-        carried={"run": str(run.id), "was": run.status},
-        target=f"run:{run.id}",
-        is_final=True,
-    )
+    return _review("Cancel", run, expected, asks=[REASON], is_final=True)
 
 
 def perform_cancel(doing: Doing, values: Given) -> Redirect:
-    id, was = values.number("run"), values.choice("was", list(Status))
-    target = f"run:{id}"
-    with doing.transaction(target) as connection:
-        if outlook.find(connection, doing.namespace, id) is None:
-            raise Conflict(f"Run {id} does not exist any more: it was pruned.")
-        [result] = runs.cancel(
-            connection, [id], doing.who, reason=values["reason"] or None, expected=[was]
+    was = values.choice("was", list(Status))
+
+    def act(connection: Any, run: RunState) -> list[ActionResult]:
+        return runs.cancel(
+            connection, [run.id], doing.who, reason=values["reason"] or None, expected=[was]
         )
-        if not result.changed:
-            raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
-    return Redirect(f"/runs/{id}", Result(f"Run {id} {result.what}."))
+
+    return _perform(doing, values, act)
 
 
 CANCEL = Action(

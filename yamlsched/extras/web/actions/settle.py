@@ -48,7 +48,7 @@ RESULT = Field(
 def ask(visit: Visit, values: Given) -> Asking:
     key = Field("key", "Effect", "subject", "Its key, for example run:118:mail.", is_required=True)
     if not values["key"]:
-        return Asking("Settle an effect in doubt", [key])
+        return Asking([key])
     effect = _effect(visit, values)
     lines = [
         (
@@ -61,7 +61,7 @@ def ask(visit: Visit, values: Given) -> Asking:
             f" got: {effect.provider_key}"
         ),
     ]
-    return Asking(f"Settle the effect {values['key']}", [key, HAPPENED, RESULT], lines)
+    return Asking([key, HAPPENED, RESULT], lines)
 
 
 def review(visit: Visit, values: Given) -> Review:
@@ -121,9 +121,7 @@ def _effect(visit: Visit, values: Given) -> EffectStatus:
 
 
 def _happened(values: Given) -> bool:
-    if values["happened"] not in ANSWERS:
-        raise Invalid("happened", "Choose one.")
-    return values["happened"] == "done"
+    return values.choice("happened", ANSWERS) == "done"
 
 
 def _result(values: Given) -> Any:

@@ -15,11 +15,9 @@ from yamlsched.ask.slots import SlotAccount
 from yamlsched.extras.web.ask.timeline import Timeline, TimelineGap
 from yamlsched.extras.web.render import count
 
-WIDTH, LEFT, RIGHT = 1200.0, 52.0, 1188.0
+LEFT, RIGHT = 52.0, 1188.0
 MIN_BAR, MAX_BAR = 2.5, 18.0
 CHAR_WIDTH = 6.6
-MARKED = ("dead", "failed", "retried", "running", "cancelled", "due")
-"""States that have a mark above their bar."""
 WORDS = {
     "succeeded": "first try",
     "retried": "retried",
@@ -34,18 +32,7 @@ WORDS = {
     "unknown": "before this schedule",
 }
 """What the states of slots are called."""
-STEPS = (
-    (timedelta(minutes=10), "%H:%M"),
-    (timedelta(minutes=30), "%H:%M"),
-    (timedelta(hours=1), "%H:%M"),
-    (timedelta(hours=3), "%H:%M"),
-    (timedelta(hours=6), "%H:%M"),
-    (timedelta(days=1), "%a %-d %b"),
-    (timedelta(days=2), "%-d %b"),
-    (timedelta(days=7), "%-d %b"),
-    (timedelta(days=30), "%b %Y"),
-    (timedelta(days=182), "%b %Y"),
-)
+STEPS_MINUTES = (10, 30, 60, 180, 360, 1440, 2 * 1440, 7 * 1440, 30 * 1440, 182 * 1440)
 MAX_TICKS = 12
 Link = Callable[[SlotAccount | TimelineGap], str]
 
@@ -65,7 +52,7 @@ class Label(NamedTuple):
 
     x: float
     text: str
-    width: float = 0.0
+    width: float
 
 
 @dataclass(frozen=True)
@@ -94,18 +81,16 @@ class Axis:
 
     def ticks(self) -> Iterator[tuple[datetime, str]]:
         """Yield instants, whole hours or days of the local clock, with their labels."""
-        step, form = next(
-            (s for s in STEPS if (self.end - self.start) / s[0] <= MAX_TICKS), STEPS[-1]
-        )
+        steps = [timedelta(minutes=minutes) for minutes in STEPS_MINUTES]
+        step = next((s for s in steps if (self.end - self.start) / s <= MAX_TICKS), steps[-1])
         wall = self.start.astimezone(self._zone).replace(tzinfo=None)
-        if step < timedelta(days=1):
-            day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
-            wall = day + ((wall - day) // step + 1) * step
-        else:
-            wall = wall.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+        day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
+        within_day = min(step, timedelta(days=1))
+        wall = day + ((wall - day) // within_day + 1) * within_day
+        of_date = "%a %-d %b" if step < timedelta(days=30) else "%b %Y"
         while (at := wall.replace(tzinfo=self._zone).astimezone(UTC)) < self.end:
             is_midnight = wall.time() == datetime.min.time()
-            yield at, f"{wall:%a %-d %b}" if is_midnight and form == "%H:%M" else f"{wall:{form}}"
+            yield at, f"{wall:{of_date if is_midnight else '%H:%M'}}"
             wall += step
 
 
@@ -133,7 +118,7 @@ def timeline(
             Part(axis.x(cell.at), width, describe(cell, zone), cell.state, link(cell))
             for cell in timeline.cells
         ],
-        reasons=list(_reasons(timeline, gaps, axis, now)),
+        reasons=list(_reasons(timeline, gaps)),
         edits=[
             Part(axis.x(at), 0, f"edited {at.astimezone(zone):%a %-d %b %H:%M %Z}: {by}")
             for at, by in edits
@@ -169,30 +154,11 @@ def _bar_width(timeline: Timeline, axis: Axis) -> float:
     return min(MAX_BAR, max(MIN_BAR, closest * 0.7))
 
 
-def _reasons(
-    timeline: Timeline, gaps: Sequence[Part], axis: Axis, now: float | None
-) -> Iterator[Label]:
-    """Yield the reason of each gap inside its band, or above a narrow one, where there is room."""
-    marks = [axis.x(cell.at) for cell in timeline.cells if cell.state in MARKED] + (
-        [now] if now is not None else []
-    )
+def _reasons(timeline: Timeline, gaps: Sequence[Part]) -> Iterator[Label]:
+    """Yield the reason of each gap whose band is wide enough for it."""
     for gap, part in zip(timeline.gaps, gaps, strict=True):
-        middle = part.x + part.width / 2
-        text = next(
-            (t for t in (f"{gap.reason} ({gap.slots})", gap.reason) if part.width > _wide(t) + 6),
-            None,
-        )
-        half = _wide(gap.reason) / 2 + 4
-        if text is not None:
-            yield Label(middle, text, _wide(text))
-        elif (
-            middle - half > LEFT
-            and middle + half < WIDTH
-            and not any(abs(x - middle) < half + 6 for x in marks)
-        ):
-            yield Label(middle, gap.reason)
-            marks += [middle - half, middle, middle + half]
-
-
-def _wide(text: str) -> float:
-    return len(text) * CHAR_WIDTH + 10
+        for text in (f"{gap.reason} ({gap.slots})", gap.reason):
+            width = len(text) * CHAR_WIDTH + 10
+            if part.width > width + 6:
+                yield Label(part.x + part.width / 2, text, width)
+                break

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from yamlsched.ask import failures, history
 from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB, FailureGroup, Failures
@@ -77,22 +76,30 @@ def show(visit: Visit) -> DeadPage:
     except Refused as error:
         raise BadRequest(sentence(str(error))) from None
     since = visit.now - length if length else None
+    groups: list[FailureGroup] = []
+    hours: list[DeadHour] = []
     if by == "hour":
-        return by_hour(visit, ids, since, span=span, sort=sort, filter=filter)
-    failed = failures.groups(
-        visit.connection, visit.namespace, since, definitions=ids, only_dead=True
-    )
-    groups = [
-        group for group in failed.groups if filter["type"] in ("", group.error_type or NO_TYPE)
-    ]
-    total = sum(group.runs for group in groups)
-    groups = [*groups] if by == "job" else by_error(groups)
-    groups.sort(key=lambda group: -group.runs if sort == "largest" else -group.last_at.timestamp())
+        hours = _by_hour(visit, ids, since, filter["type"])
+        failed = Failures((), not hours or hours[0].examined < MAX_FAILED)
+    else:
+        failed = failures.groups(
+            visit.connection, visit.namespace, since, definitions=ids, only_dead=True
+        )
+        groups = [
+            group for group in failed.groups if filter["type"] in ("", group.error_type or NO_TYPE)
+        ]
+    total = sum(group.runs for group in groups) + sum(hour.runs for hour in hours)
+    if by == "error":
+        groups = by_error(groups)
+    groups.sort(key=lambda group: -group.last_at.timestamp())
+    if sort == "largest":
+        groups.sort(key=lambda group: -group.runs)
+        hours.sort(key=lambda hour: -hour.runs)
     return DeadPage(
         groups=groups[:MAX_GROUPS],
-        hours=(),
+        hours=hours[:MAX_GROUPS],
         total=total if filter["type"] or not failed.groups else failed.groups[0].total,
-        hidden=len(groups[MAX_GROUPS:]),
+        hidden=len(groups[MAX_GROUPS:]) + len(hours[MAX_GROUPS:]),
         found=failed,
         span=span,
         sort=sort,
@@ -101,28 +108,19 @@ def show(visit: Visit) -> DeadPage:
     )
 
 
-def by_hour(
-    visit: Visit, ids: Sequence[int] | None, since: datetime | None, **chosen: Any
-) -> DeadPage:
-    """Return the page by hours: the ``MAX_FAILED`` runs that died last are read."""
-    type = chosen["filter"]["type"]
+def _by_hour(
+    visit: Visit, ids: Sequence[int] | None, since: datetime | None, type: str
+) -> list[DeadHour]:
+    """Return the hours of the ``MAX_FAILED`` runs that died last, the newest first."""
     error_type = None if not type else "" if type == NO_TYPE else type
-    values = {"namespace": visit.namespace, "definitions": ids, "error_type": error_type}
-    values |= {"since": since or "-infinity", "limit": MAX_FAILED}
-    hours = fetch(visit.connection, DeadHour, load("failures")["by_hour"], values)
-    found = Failures((), not hours or hours[0].examined < MAX_FAILED)
-    if chosen["sort"] == "largest":
-        hours.sort(key=lambda hour: -hour.runs)
-    total, hidden = sum(hour.runs for hour in hours), len(hours[MAX_GROUPS:])
-    return DeadPage(
-        groups=(),
-        hours=hours[:MAX_GROUPS],
-        total=total,
-        hidden=hidden,
-        found=found,
-        by="hour",
-        **chosen,
-    )
+    values = {
+        "namespace": visit.namespace,
+        "definitions": ids,
+        "error_type": error_type,
+        "since": since or "-infinity",
+        "limit": MAX_FAILED,
+    }
+    return fetch(visit.connection, DeadHour, load("failures")["by_hour"], values)
 
 
 def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:

@@ -4,7 +4,7 @@ slower.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,12 @@ WEEK = timedelta(days=7)
 PAGE_JOBS = 50
 MIN_RUNS = 3
 """So many runs of both spans tell whether a job became slower."""
-SORTS = ("slower", "longest", "usual", "name")
+SORTS: dict[str, Callable[[Any], Any]] = {
+    "slower": lambda row: -row[2],
+    "longest": lambda row: -row[0].longest,
+    "usual": lambda row: -row[0].usual,
+    "name": lambda row: 0,
+}
 
 
 MAX_TIMED_RUNS = 20
@@ -72,7 +77,7 @@ def of_week(visit: Visit, jobs: Sequence[str] | None = None, ago: int = 0) -> di
 
 
 def show(visit: Visit) -> DurationsPage:
-    text, sort = visit.text("q"), visit.choice("sort", SORTS, "slower")
+    text, sort = visit.text("q"), visit.choice("sort", tuple(SORTS), "slower")
     finds, before = finder(text), of_week(visit, ago=1)
     rows = []
     for name, now in of_week(visit).items():
@@ -81,13 +86,7 @@ def show(visit: Visit) -> DurationsPage:
         factor = now.usual / old.usual if old is not None and is_known and old.usual else 0.0
         if finds(name):
             rows.append((now, old.usual if old else None, factor))
-    order = {
-        "slower": lambda row: -row[2],
-        "longest": lambda row: -row[0].longest,
-        "usual": lambda row: -row[0].usual,
-        "name": lambda row: 0,
-    }
-    rows.sort(key=order[sort])
+    rows.sort(key=SORTS[sort])
     listed, number, pages = visit.page_of(rows, PAGE_JOBS)
     return DurationsPage(listed, len(rows), number, pages, text, sort)
 

@@ -12,7 +12,6 @@ import psycopg
 
 from yamlsched.ask import edits
 from yamlsched.ask.edits import ChangedAlike, Edit
-from yamlsched.ask.edits import edits as edits_of
 from yamlsched.ask.places import RefusedFile
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
@@ -38,7 +37,6 @@ def changed_since(
 
 MAX_PLACES = 100
 MAX_EDITS = 50
-MAX_NAMESPACES = 100
 MAX_EDITED_JOBS = 2_000
 """Jobs of the latest edits whose keys are read."""
 MAX_COMPARED = 20
@@ -58,50 +56,6 @@ class ComparedPlace:
     why: str
     differs: bool
     changes: Sequence[ChangedJobs] | None = None
-
-
-@dataclass(frozen=True)
-class Deployments:
-    """The file in use, the places that count, those that did, and the edits that were applied."""
-
-    in_use: Any  # a row, None without one
-    counts: Any  # jobs, and how many of them are disabled
-    places: Sequence[ComparedPlace]
-    former: Sequence[Any]
-    edits: Sequence[Edit]
-    namespaces: Sequence[Any]  # with the file in use of each
-    has_more_places: bool
-    has_more_edits: bool
-    has_more_namespaces: bool
-
-
-def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> Deployments:
-    """Read the files of a namespace."""
-    statements = load("hosts")
-    parameters = {"namespace": namespace, "limit": MAX_PLACES + 1, "now": now}
-    stored = connection.execute(statements["places"], parameters).fetchall()
-    in_use = connection.execute(statements["in_use"], parameters).fetchone()
-    [counts] = connection.execute(statements["job_counts"], parameters).fetchall()
-    edits = edits_of(connection, namespace, limit=MAX_EDITS + 1)
-    namespaces = connection.execute(
-        statements["namespaces"], {"limit": MAX_NAMESPACES + 1}
-    ).fetchall()
-    compared: list[ComparedPlace] = []
-    for place in stored[:MAX_PLACES]:
-        if place.counts:
-            may_differ = sum(each.differs for each in compared) < MAX_COMPARED
-            compared.append(_compared(connection, place, may_differ))
-    return Deployments(
-        in_use=in_use,
-        counts=counts,
-        places=compared,
-        former=[place for place in stored[:MAX_PLACES] if not place.counts],
-        edits=edits[:MAX_EDITS],
-        namespaces=namespaces[:MAX_NAMESPACES],
-        has_more_places=len(stored) > MAX_PLACES,
-        has_more_edits=len(edits) > MAX_EDITS,
-        has_more_namespaces=len(namespaces) > MAX_NAMESPACES,
-    )
 
 
 def _compared(connection: psycopg.Connection[Any], place: Any, may_differ: bool) -> ComparedPlace:
@@ -146,33 +100,54 @@ def changed_keys(edit: Edit, groups: Sequence[ChangedAlike]) -> list[dict[str, A
 
 @dataclass(frozen=True)
 class Files:
-    """The page. ``problems`` counts the places whose file is not the one in use."""
+    """The page: the file in use, the places that count, those that did, and the edits that were
+    applied. ``problems`` counts the places whose file is not the one in use.
+    """
 
-    found: Deployments
+    in_use: Any  # a row, None without one
+    counts: Any  # jobs, and how many of them are disabled
+    places: Sequence[ComparedPlace]
+    former: Sequence[Any]
     problems: int
     history: Sequence[tuple[Edit, Sequence[ChangedJobs], Sequence[dict[str, Any]]]]
+    has_more_places: bool
+    has_more_edits: bool
     commit = staticmethod(edits.commit)
     max_keys = 5
 
 
 def show(visit: Visit) -> Files:
-    current = read(visit.connection, visit.namespace, visit.now)
-    totals = accumulate(sum(of["jobs"] for of in edit.jobs.values()) for edit in current.edits)
-    few = [
-        edit for edit, jobs in zip(current.edits, totals, strict=True) if jobs <= MAX_EDITED_JOBS
-    ]
-    groups = edits.changes(visit.connection, few)
+    connection, statements = visit.connection, load("hosts")
+    parameters = {"namespace": visit.namespace, "limit": MAX_PLACES + 1, "now": visit.now}
+    stored = connection.execute(statements["places"], parameters).fetchall()
+    in_use = connection.execute(statements["in_use"], parameters).fetchone()
+    [counts] = connection.execute(statements["job_counts"], parameters).fetchall()
+    compared: list[ComparedPlace] = []
+    for place in stored[:MAX_PLACES]:
+        if place.counts:
+            may_differ = sum(each.differs for each in compared) < MAX_COMPARED
+            compared.append(_compared(connection, place, may_differ))
+    latest = edits.edits(connection, visit.namespace, limit=MAX_EDITS + 1)
+    listed = latest[:MAX_EDITS]
+    totals = accumulate(sum(of["jobs"] for of in edit.jobs.values()) for edit in listed)
+    few = [edit for edit, jobs in zip(listed, totals, strict=True) if jobs <= MAX_EDITED_JOBS]
+    groups = edits.changes(connection, few)
     return Files(
-        found=current,
-        problems=sum(one.place.state != "in use" for one in current.places),
+        in_use=in_use,
+        counts=counts,
+        places=compared,
+        former=[place for place in stored[:MAX_PLACES] if not place.counts],
+        problems=sum(one.place.state != "in use" for one in compared),
         history=[
             (
                 edit,
                 [ChangedJobs(kind, **jobs) for kind, jobs in edit.jobs.items()],
                 changed_keys(edit, groups.get(edit.id, ())),
             )
-            for edit in current.edits
+            for edit in listed
         ],
+        has_more_places=len(stored) > MAX_PLACES,
+        has_more_edits=len(latest) > MAX_EDITS,
     )
 
 

@@ -122,8 +122,6 @@ def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) ->
             return url("files")
         case "failing":
             return url("runs", job=problem.job_type, status="failed")
-        case "dead" if problem.job_type is None:
-            return url("runs", status="dead", since=durations.show(thresholds.within))
         case "dead":
             return url(
                 "runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within)
