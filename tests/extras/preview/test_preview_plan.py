@@ -342,7 +342,7 @@ slots that wait: 1
 unfinished runs of jobs that are not in the file: 1
     leaves  1 run, 0 of them running; those left are cancelled from 2026-01-15T12:00:00Z on
 
-paused by an operator; sync does not change this: 1
+paused; sync does not change this: 1
     rests  since 2026-01-14T11:00:00Z by ann, until it is resumed: until the disk is new"""
 
 

@@ -441,6 +441,23 @@ def test_a_job_whose_latest_slots_a_pause_skipped_has_a_note_until_it_runs(
     ) is is_noted
 
 
+def test_a_job_that_its_pause_after_has_paused_says_why_and_can_be_resumed(
+    own_page: tuple[Any, TestClient],
+) -> None:
+    db, page = own_page
+    reason = "3 dead runs in a row, the last is run 7: OSError: no route to host"
+    values = {"paused_by": "yamlsched", "paused_reason": reason, "paused_after": 3}
+    a_job(db, "charge", pause_after=3, paused_at=datetime.now(UTC), **values)
+
+    home, job = (words(page.get(path).text) for path in ("/", "/jobs/charge"))
+
+    for shown in (home, job):
+        assert f"by yamlsched: {reason}" in shown
+        assert "yamlsched resume charge" in shown
+    assert "pause_after 3 dead runs in a row" in job
+    assert f"{reason} yamlsched" in words(page.get("/actions").text)
+
+
 # -- hostile text
 
 

@@ -178,7 +178,7 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
             f"those left are cancelled from {instant(job.cancelled_at)} on"
             for job in plan.leaving
         ],
-        "paused by an operator; sync does not change this": [
+        "paused; sync does not change this": [
             f"{job.job_type}  since {instant(job.paused_at)}"
             + (f" by {value(job.paused_by)}" if job.paused_by else "")
             + (

@@ -28,6 +28,7 @@ JOB_RULES = (
     jobs.backoff,
     jobs.lease,
     jobs.last_attempt,
+    jobs.pause_after,
     jobs.hooks,
     jobs.upstreams,
     expressions.no_slots,

@@ -101,6 +101,14 @@ def last_attempt(linter: Linter, job: Job) -> None:
         )
 
 
+def pause_after(linter: Linter, job: Job) -> None:
+    told = any("paused" in target.events for name, target in job.targets if name in job.notify)
+    if job.pause_after is not None and job.notify and not told:
+        message = "no target of its notify has the event paused: nobody is told of the pause"
+        remedy = "Add paused to the events of a target."
+        linter.warn("YS467", job, "pause_after", message, remedy)
+
+
 def executes_payload(linter: Linter, calls: Calls) -> None:
     if calls.handler is not None and COMMAND.fullmatch(calls.handler):
         spot = linter.loaded.spot(calls.job, "handler")

@@ -66,6 +66,7 @@ class JobFacts:
     finish_within: timedelta | None
     unique_rule: dict[str, Any] | None
     expires_after: timedelta | None
+    pause_after: int | None
     on_dead: list[str]
     on_failure: list[str]
     on_success: list[str]
