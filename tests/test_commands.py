@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from support.project import is_alive, until
 from yamlsched.handler import programs
 from yamlsched.handler.programs import Program, with_last_lines
+from yamlsched.handler.run import Trigger
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.commands import directory_obstacle, program_obstacle
 from yamlsched.schedule.job import ExitCodes, Job
@@ -744,3 +745,40 @@ def test_a_hundred_programs_run_one_after_the_other_in_one_child(tmp_path: Path)
         assert Path(f"/proc/{child}/task/{child}/children").read_text() == ""
 
     story(tmp_path, tell)
+
+
+TRIGGER = {
+    "job_type": "charge", "run_id": 118, "key": None, "scheduled_for": None, "status": "dead",
+    "attempt": 3, "error": "no route", "error_type": "OSError",
+}  # fmt: skip
+
+
+@given(st.integers(0, 70_000), st.integers(0, 70_000))
+def test_a_trigger_fits_into_a_variable_without_payload_and_result_if_need_be(
+    payload: int, result: int
+) -> None:
+    values = {"payload": {"text": "ü" * (payload // 2)}, "result": "x" * result}
+    text = json.dumps(TRIGGER | {name: json.dumps(value) for name, value in values.items()})
+
+    shown = programs.bounded_trigger(text)
+
+    assert len(shown.encode()) <= programs.MAX_VARIABLE_BYTES
+    whole = json.dumps(TRIGGER | values, ensure_ascii=False)
+    fits = len(whole.encode()) <= programs.MAX_VARIABLE_BYTES
+    assert json.loads(shown) == TRIGGER | (
+        values if fits else {"payload": {}, "result": None, "omitted": True}
+    )
+
+
+@pytest.mark.parametrize("payload", ["[" * 100_000, '{"n": ' + "9" * 5_000 + "}"])
+def test_a_payload_that_python_cannot_read_does_not_keep_a_hook_from_reporting_the_death(
+    payload: str,
+) -> None:
+    text = json.dumps(TRIGGER | {"payload": payload, "result": None})
+
+    found = json.loads(programs.bounded_trigger(text))
+    trigger = Trigger.read(text)
+
+    assert (found["run_id"], found["payload"], found["omitted"]) == (118, {}, True)
+    assert trigger is not None
+    assert (trigger.run_id, trigger.error, trigger.payload) == (118, "no route", {})

@@ -74,6 +74,7 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
         "systemd.md",
         "kubernetes.md",
         "pause-after.md",
+        "hooks.md",
     ],
 )
 def test_a_guide_works_as_shown(page: str, folder: Path, own_dsn: str) -> None:

@@ -27,6 +27,8 @@ jobs:
   extract: {cron: "@daily", handler: work.fan}
   load: {handler: work.load, after: [extract]}
   publish: {command: [/bin/sh, -c, 'echo "$YAMLSCHED_UPSTREAM"'], after: [load]}
+  page: {handler: work.page}
+  ping: {command: [/bin/sh, -c, 'echo "$YAMLSCHED_TRIGGER"']}
   hangs: {command: [/bin/sh, -c, "trap '' TERM; sleep 1000 & echo $! > child; wait; wait"], timeout: 1s, kill_after: 0s}
 """
 HANDLERS = """
@@ -37,6 +39,7 @@ def count(run):
         run.progress(done, 20_000, "rows")
 def fail(): raise ValueError("no route to host")
 def needs(a, run): pass
+def page(run): return run.trigger and [run.trigger.job_type, run.trigger.error, run.trigger.status]
 def load(run): return {"loaded": run.upstream["extract"].result}
 """
 
@@ -64,6 +67,34 @@ def test_invoke_gives_what_the_jobs_that_it_follows_have_returned(project: Path)
     done = yamlsched("invoke", "publish", "--upstream", '{"load": [1, 2]}', cwd=project)
     [found] = json.loads(done.stdout).values()
     assert (found["status"], found["result"]) == ("succeeded", [1, 2])
+
+
+@pytest.mark.story
+def test_invoke_gives_a_hook_what_it_is_told_to_report(project: Path) -> None:
+    trigger = '{"job_type": "load", "error": "no route", "scheduled_for": "2026-01-14T02:00Z"}'
+    done = yamlsched("invoke", "page", "--trigger", trigger, cwd=project)
+    assert (done.returncode, done.stdout) == (0, '["load", "no route", "dead"]\n'), done.stderr
+
+    assert yamlsched("invoke", "page", cwd=project).stdout == "null\n"
+
+    found = json.loads(yamlsched("invoke", "ping", "--trigger", trigger, cwd=project).stdout)
+    assert (found["job_type"], found["payload"], found["result"]) == ("load", {}, None)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "message"),
+    [
+        ('{"jobtype": "load"}', 'run.trigger has no jobtype. Did you mean "job_type"?'),
+        ('{"scheduled_for": "soon"}', "scheduled_for of --trigger is not a time"),
+        ('{"scheduled_for": 7}', "scheduled_for of --trigger is not a time"),
+    ],
+)
+def test_invoke_refuses_a_trigger_that_no_hook_gets(
+    project: Path, trigger: str, message: str
+) -> None:
+    done = yamlsched("invoke", "page", "--trigger", trigger, cwd=project)
+    assert done.returncode == 1
+    assert message in done.stderr
 
 
 def test_invoke_refuses_results_of_a_job_that_it_does_not_follow(project: Path) -> None:

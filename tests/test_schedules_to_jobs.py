@@ -21,7 +21,9 @@ from yamlsched.schedule.schema_check import REPORTERS
 from yamlsched.timetable.cron import EVERY, parse_cron
 
 ROOT = Path(__file__).parent.parent
-CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 124, 301))
+CODES = frozenset(
+    f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 124, 163, 301)
+)
 """The codes of schema violations. The others are about rules that a schema cannot express."""
 
 
@@ -518,3 +520,54 @@ def test_output_is_kept_of_failures_and_of_all_attempts_of_commands_unless_the_f
     given = own or default
     assert found["purge"].output.keep == (given or "failed")
     assert found["dump"].output.keep == (given or "always")
+
+
+# -- hooks
+
+HOOKS = ("on_dead", "on_failure", "on_success")
+JOB_NAMES = [f"j{number}" for number in range(5)]
+LISTS = st.dictionaries(
+    st.sampled_from(HOOKS), st.lists(st.sampled_from(JOB_NAMES), unique=True, max_size=3)
+)
+
+
+@given(LISTS, st.lists(LISTS, min_size=len(JOB_NAMES), max_size=len(JOB_NAMES)))
+def test_a_job_has_its_own_hooks_or_those_of_defaults_unless_it_is_a_hook_itself(
+    defaults: dict[str, list[str]], own: list[dict[str, list[str]]]
+) -> None:
+    jobs = {name: {"handler": "a.b", **lists} for name, lists in zip(JOB_NAMES, own, strict=True)}
+    found = loaded(json.dumps({"version": 1, "defaults": defaults, "jobs": jobs}))
+
+    named = {name for lists in (defaults, *own) for listed in lists.values() for name in listed}
+    edges = {
+        name: {other for listed in lists.values() for other in listed}
+        for name, lists in zip(JOB_NAMES, own, strict=True)
+    }
+    reached = {name: _reached(edges, name) for name in JOB_NAMES}
+    is_circular = any(name in reached[name] for name in JOB_NAMES)
+    assert bool(found.diagnostics) == is_circular
+    if is_circular:
+        assert {one.code for one in found.diagnostics} == {"YS162"}
+        return
+    for name, lists in zip(JOB_NAMES, own, strict=True):
+        expected = lists if name in named else {**defaults, **lists}
+        job = found.jobs[name]
+        assert {key: list(getattr(job, key)) for key in HOOKS} == {
+            key: expected.get(key, []) for key in HOOKS
+        }
+    # so no hook leads back to itself, by way of what others inherit either
+    edges = {
+        name: {one for key in HOOKS for one in getattr(job, key)}
+        for name, job in found.jobs.items()
+    }
+    assert not any(name in _reached(edges, name) for name in edges)
+
+
+def _reached(edges: dict[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = [*edges[start]]
+    while waiting:
+        if (name := waiting.pop()) not in reached:
+            reached.add(name)
+            waiting += edges[name]
+    return reached

@@ -22,6 +22,7 @@ from yamlsched.testing import (
     CommandResult,
     Enqueue,
     FakeRun,
+    Trigger,
     call,
     call_command,
     delete_runs,
@@ -230,6 +231,23 @@ jobs:
     assert call_command(file, "missing").exit_code is None
     with pytest.raises(Refused, match='no valid job "purge" with a command'):
         call_command(file, "purge")
+
+
+def test_a_hook_gets_the_trigger_of_a_test_run(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(
+        "version: 1\njobs:\n  ping: {command: [sh, -c, 'printf %s \"$YAMLSCHED_TRIGGER\"']}\n"
+    )
+    slot = datetime(2026, 1, 14, 2, tzinfo=UTC)
+    trigger = Trigger("charge", 118, scheduled_for=slot, payload={"n": 1}, error="no route")
+
+    found = json.loads(call_command(file, "ping", FakeRun(trigger=trigger)).output)
+
+    assert (found["job_type"], found["run_id"], found["payload"]) == ("charge", 118, {"n": 1})
+    assert (found["status"], found["error"], found["result"]) == ("dead", "no route", None)
+    assert datetime.fromisoformat(found["scheduled_for"]) == slot
+    assert call_command(file, "ping", FakeRun()).output == ""
+    assert call(lambda run: run.trigger.error, FakeRun(trigger=trigger)) == "no route"
 
 
 def test_a_background_process_does_not_prolong_the_call_of_a_command(tmp_path: Path) -> None:
