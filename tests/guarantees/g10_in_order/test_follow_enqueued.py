@@ -10,7 +10,7 @@ import pytest
 
 from support.effects import succeed_in
 from support.followers import DEAD, HOURLY, SUCCESS, World, world
-from support.schedules import MINUTE
+from support.schedules import HOUR, MINUTE
 from yamlsched.act import prune
 from yamlsched.act import runs as actions
 from yamlsched.db.query import now
@@ -366,3 +366,43 @@ def test_what_a_slot_waits_for_is_not_pruned(world: World) -> None:
     assert prune.housekeep(world.db, "default", 60, later).runs == 0
     actions.cancel(world.db, [world.id("summary 02:00")], "ann", now=world.now)
     assert prune.housekeep(world.db, "default", 60, later).runs == 5
+
+
+def test_runs_of_hooks_are_not_awaited(world: World) -> None:
+    # given hooks of the job before, and of what it enqueues
+    hooks = {"on_success": ["ping"]}
+    follows = {"after": ["fan_out"], "after_enqueued": "ended"}
+    world.apply(fan_out=HOURLY | hooks, send=SEND | hooks, ping={}, summary=follows)
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("fan_out 02:00", enqueued={"send": 1})
+    [pings] = world.db.execute(
+        "select count(*) as runs from yamlsched.job_runs where job_type = 'ping' and parent_id is not null"
+    )
+    assert pings.runs == 1
+    assert "waits for 1 of 1 runs" in waits(world)
+
+    world.claim()
+    world.end("send")
+
+    # then they wait for themselves only
+    world.db.execute("update yamlsched.job_runs set run_at = '2100-01-01' where job_type = 'ping'")
+    assert world.claim() == ["summary 02:00"]
+    assert upstream(world)["enqueued"] == {"succeeded": 1}
+
+
+def test_a_run_that_has_expired_has_ended(world: World) -> None:
+    follows = {"after": ["fan_out"], "after_enqueued": "ended"}
+    world.apply(fan_out=HOURLY, send=SEND | {"expires_after": "15m"}, summary=follows)
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("fan_out 02:00", enqueued={"send": 2})
+    world.db.execute(
+        "update yamlsched.job_runs set run_at = %s where id = (select max(id) from yamlsched.job_runs)",
+        [world.now - HOUR],
+    )
+    assert world.claim() == ["send"]
+    world.end("send")
+
+    assert world.claim() == ["summary 02:00"]
+    assert upstream(world)["enqueued"] == {"succeeded": 1, "cancelled": 1}
