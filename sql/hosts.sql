@@ -36,9 +36,15 @@ cross join lateral yamlsched.report_file(
         'is_named', %(is_named)s::boolean, 'hash', %(hash)s::text,
         'environment', %(environment)s::text, 'yamlsched_version', %(yamlsched_version)s::text,
         'tzdata_version', %(tzdata_version)s::text, 'errors', %(errors)s::text[],
-        'queues', %(queues)s::text[])),
+        'queues', %(queues)s::text[], 'include', %(include)s::text[])),
     %(is_valid)s, %(by_hand)s, %(writes)s and k.namespace is not null, c.now) f
 cross join lateral yamlsched.due_work(k.namespace, c.now) w;
+
+-- name: patterns
+-- The patterns of the file that a place had at its latest tick: what an idle tick has to read.
+select h.include from yamlsched.hosts h
+where h.host = %(host)s and h.path = %(path)s
+order by h.seen_at desc limit 1;
 
 -- name: set_lock_timeout
 -- For the rest of the transaction.

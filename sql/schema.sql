@@ -60,6 +60,7 @@ create table yamlsched.hosts (
     namespace         text not null,
     host              text not null,
     path              text not null,
+    include           text[] not null default '{}',  -- its patterns, of its latest tick
     is_named          boolean not null,  -- an option or variable names the namespace
     hash              text,              -- of its latest valid file; null: it never had one
     environment       text not null,     -- of its latest tick, like the versions
@@ -2631,9 +2632,10 @@ begin
     tick.cannot_start := '{}';
     insert into yamlsched.hosts as h select (tick).*
     on conflict (host, path, namespace) do update
-    set (is_named, hash, environment, yamlsched_version, tzdata_version, since, refused_hash,
+    set (include, is_named, hash, environment, yamlsched_version, tzdata_version, since, refused_hash,
          refused_at, errors, queues, seen_at, expected_until)
-        = (excluded.is_named, excluded.hash, excluded.environment, excluded.yamlsched_version,
+        = (excluded.include, excluded.is_named, excluded.hash, excluded.environment,
+           excluded.yamlsched_version,
            excluded.tzdata_version, excluded.since, excluded.refused_hash, excluded.refused_at,
            excluded.errors, h.queues || excluded.queues, excluded.seen_at,
            excluded.expected_until);

@@ -29,6 +29,8 @@ from yamlsched.extras.doctor import doctor
 from yamlsched.runs.enqueue import MAX_PAYLOAD_BYTES
 from yamlsched.schedule import catalog, formats, handlers, reader, timezones
 from yamlsched.schedule.checks import check_all
+from yamlsched.schedule.file import read_included
+from yamlsched.schedule.include import patterns
 from yamlsched.schedule.lint import check as lint
 from yamlsched.schedule.load import load
 from yamlsched.schedule.lookup import Sources
@@ -46,7 +48,8 @@ def all_checks(
     data: bytes, file: str = "schedules.yaml", environment: str | None = None
 ) -> list[Diagnostic]:
     """Return what validate reports, with the handlers of tests/mistakes/shop."""
-    return check_all(load(data, file, environment), MISTAKES / file, (), NOW)
+    included = read_included(MISTAKES / file, patterns(data))
+    return check_all(load(data, file, environment, included), MISTAKES / file, (), NOW)
 
 
 def output(file: Path) -> str:

@@ -69,6 +69,7 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
     [
         "from-crontab.md",
         "two-servers.md",
+        "several-files.md",
         "from-celery.md",
         "docker.md",
         "systemd.md",

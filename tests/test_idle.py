@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,11 @@ jobs:
   yearly: {cron: "0 0 1 1 *", handler: gc.collect}
   asked: {handler: gc.collect}
 """
+INCLUDED = {
+    "several.yaml": "version: 1\nnamespace: several\ninclude: [jobs/*.yaml]\njobs: {}\n",
+    "jobs/a.yaml": "jobs:\n  first: {handler: gc.collect}\n",
+    "jobs/b.yaml": "jobs:\n  second: {handler: gc.collect}\n",
+}
 SHORT = (
     "import atexit, sys; from yamlsched.__main__ import main; "
     "atexit.register(lambda: open('imported', 'w').write(str('yamlsched.cli' in sys.modules)));"
@@ -35,7 +41,7 @@ SHORT = (
 )
 LONG = "from yamlsched.cli import main; main()"
 ENDS = re.compile(
-    r"[0-9-]{10}T[0-9:]{8}Z|(?<=took=)\S+|/\S*schedules.yaml|test_[0-9a-f]{12}|[0-9.]+ ?m?s\b|"
+    r"[0-9-]{10}T[0-9:]{8}Z|(?<=took=)\S+|/\S*(schedules|several).yaml|test_[0-9a-f]{12}|[0-9.]+ ?m?s\b|"
     r"(?<=worker=)\S+|/tmp/\S+"
 )
 """What differs between two ticks of the same state."""
@@ -67,7 +73,43 @@ def _remove(file: Path) -> None:
     file.unlink()
 
 
+def _other_main(file: Path) -> None:
+    (file.parent / "several.yaml").write_text(f"{INCLUDED['several.yaml']}# edited\n")
+
+
+def _other_pattern(file: Path) -> None:
+    main = INCLUDED["several.yaml"].replace("jobs/*", "jobs/[ab]*")
+    (file.parent / "several.yaml").write_text(main)
+
+
+def _other_included(file: Path) -> None:
+    (file.parent / "jobs/a.yaml").write_text(f"{INCLUDED['jobs/a.yaml']}# edited\n")
+
+
+def _more_included(file: Path) -> None:
+    (file.parent / "jobs/c.yaml").write_text("jobs:\n  third: {handler: gc.collect}\n")
+
+
+def _fewer_included(file: Path) -> None:
+    (file.parent / "jobs/a.yaml").unlink()
+
+
+def _renamed_included(file: Path) -> None:
+    (file.parent / "jobs/a.yaml").rename(file.parent / "jobs/c.yaml")
+
+
+def _ignored(file: Path) -> None:
+    for name in (".#a.yaml", "a.yaml~", ".a.yaml.swp"):
+        (file.parent / "jobs" / name).write_text("not a job")
+
+
+def _no_folder(file: Path) -> None:
+    shutil.rmtree(file.parent / "jobs")
+
+
+SEVERAL = ("--file", "several.yaml")
 ENQUEUE = "select yamlsched.enqueue('asked')"
+ENQUEUE_FIRST = "select yamlsched.enqueue('first', namespace => 'several')"
 DUE = "update yamlsched.job_definitions set next_slot_at = '2026-01-01' where job_type = 'yearly'"
 IN_USE = "update yamlsched.namespaces"
 STATES = {
@@ -121,6 +163,16 @@ STATES = {
         sql="insert into yamlsched.migrations (version, name, checksum) values (9999, 'x', 'x')"
     ),
     "no tables": State(sql="drop schema yamlsched cascade"),
+    "included files": State(is_idle=True, words=SEVERAL),
+    "files that are not included": State(is_idle=True, words=SEVERAL, edit=_ignored),
+    "another main file": State(words=SEVERAL, edit=_other_main),
+    "another pattern for the same files": State(words=SEVERAL, edit=_other_pattern),
+    "a changed included file": State(words=SEVERAL, edit=_other_included),
+    "one more included file": State(words=SEVERAL, edit=_more_included),
+    "one fewer included file": State(words=SEVERAL, edit=_fewer_included),
+    "an included file with another name": State(words=SEVERAL, edit=_renamed_included),
+    "included files that are gone": State(words=SEVERAL, edit=_no_folder),
+    "a due slot, and included files": State(words=SEVERAL, sql=f"{ENQUEUE}; {ENQUEUE_FIRST}"),
 }
 
 
@@ -135,19 +187,26 @@ def prepared(
 ) -> Iterator[tuple[Path, str]]:
     """A folder, and the name of a database where its file is applied, and nothing is due."""
     folder = tmp_path_factory.mktemp("idle")
-    (folder / "schedules.yaml").write_text(SCHEDULE)
+    _write_files(folder)
     with temporary_database(server, template) as dsn:
-        for _ in range(2):  # the first one applies the file, the second one does the housekeeping
-            command = [sys.executable, "-m", "yamlsched", "tick", "-q"]
+        # the first one applies the file, the second one does the housekeeping
+        for file in ("schedules.yaml", "several.yaml") * 2:
+            command = [sys.executable, "-m", "yamlsched", "tick", "-q", "--file", file]
             subprocess.run(command, cwd=folder, env=_environment(folder, dsn), check=True)
         yield folder, str(conninfo_to_dict(dsn)["dbname"])
 
 
+def _write_files(folder: Path) -> None:
+    shutil.rmtree(folder / "jobs", ignore_errors=True)
+    (folder / "jobs").mkdir()
+    for name, text in {"schedules.yaml": SCHEDULE, **INCLUDED}.items():
+        (folder / name).write_text(text)
+
+
 def _tick(program: str, state: State, dsn: str, folder: Path) -> tuple[int, str, str, Any]:
     """Bring a copy of the prepared database to the state, and return what a tick there does."""
-    file = folder / "schedules.yaml"
-    file.write_text(SCHEDULE)
-    state.edit(file)
+    _write_files(folder)
+    state.edit(folder / "schedules.yaml")
     with psycopg.connect(dsn, autocommit=True) as connection:
         if state.sql:
             connection.execute(state.sql.encode())

@@ -16,6 +16,7 @@ from support.database import temporary_database
 from support.project import Process, Project, a_project, until
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.file import absolute
+from yamlsched.schedule.include import patterns
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.worker.permits import permit_folder
 
@@ -290,9 +291,11 @@ def test_a_deleted_working_directory_hides_no_absolute_path(
     monkeypatch.chdir(tmp_path / "deleted")
     (tmp_path / "deleted").rmdir()
 
-    assert ScheduleFile.read(tmp_path / "s.yaml", None).path == str(tmp_path / "s.yaml")
+    assert ScheduleFile.read(tmp_path / "s.yaml", None, find_patterns=patterns).path == str(
+        tmp_path / "s.yaml"
+    )
     with pytest.raises(EnvironmentFailed, match=r"s\.yaml cannot be read: No such file"):
-        ScheduleFile.read(Path("s.yaml"), None)
+        ScheduleFile.read(Path("s.yaml"), None, find_patterns=patterns)
 
 
 def test_the_folder_of_lock_files_is_that_of_the_host_and_of_the_path_with_its_links(

@@ -18,6 +18,7 @@ from support import schedules
 from support.command_line import Cli, command_line
 from support.rows import a_job, a_place, a_run
 from support.schedules import MINUTE, a_bad_file, a_file, at, runs, sync_by_hand
+from yamlsched.schedule.include import patterns
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.in_use import Verdict
 
@@ -367,7 +368,9 @@ def test_other_verbs_use_the_namespace_that_an_option_names_for_the_file_of_this
     tick(
         db,
         replace(
-            ScheduleFile.read(Path("schedules.yaml"), None), host="web2", namespace_override="web2"
+            ScheduleFile.read(Path("schedules.yaml"), None, find_patterns=patterns),
+            host="web2",
+            namespace_override="web2",
         ),
     )
 

@@ -15,6 +15,7 @@ from support.rows import a_job, a_run
 from yamlsched import db as store
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, Outcome, Status
+from yamlsched.schedule.include import patterns
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
@@ -40,7 +41,7 @@ def million(server: str, template: str, tmp_path_factory: pytest.TempPathFactory
         jobs = "".join(f'  job_{n}: {{handler: h.f, cron: "0 0 1 1 *"}}\n' for n in range(100))
         file.write_text(f"version: 1\njobs:\n{jobs}")
         (file.parent / "h.py").write_text("def f(): pass\n")
-        schedule = ScheduleFile.read(file, None)
+        schedule = ScheduleFile.read(file, None, find_patterns=patterns)
         sync(connection, schedule)
         fill(connection)
         filled: Any = connection.execute(

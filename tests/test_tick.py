@@ -16,6 +16,7 @@ from support.project import Process, Project, a_project, until
 from support.schedules import sync_by_hand
 from yamlsched import db as store
 from yamlsched.cli import cli
+from yamlsched.schedule.include import patterns
 from yamlsched.sync.files import ScheduleFile
 
 BOTH = {"environments": {"staging": {}, "production": {}}}
@@ -45,7 +46,9 @@ def write(project: Project, top: dict[str, Any] | None = None, **jobs: dict[str,
 def apply(project: Project, environment: str | None = None) -> None:
     """Apply the schedule as ``yamlsched sync`` does."""
     with store.connect(project.dsn) as connection:
-        synced = sync_by_hand(connection, ScheduleFile.read(project.file, environment))
+        synced = sync_by_hand(
+            connection, ScheduleFile.read(project.file, environment, find_patterns=patterns)
+        )
     assert not synced.messages, synced.messages
 
 

@@ -9,6 +9,7 @@ the file may belong to anybody.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import selectors
 import signal
@@ -26,7 +27,6 @@ who called sudo.
 SETTINGS = {
     "LC_ALL": "C",
     "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_LITERAL_PATHSPECS": "1",
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_LAZY_FETCH": "1",
@@ -47,6 +47,12 @@ class GitOutput(NamedTuple):
     def is_of_another_user(self) -> bool:
         """Whether git has refused to read a repository because of its owner."""
         return b"dubious ownership" in self.errors
+
+
+def blob_id(data: bytes, like: str) -> str:
+    """Return the id that git gives to a content, in the format of the id ``like``."""
+    kind = hashlib.sha1 if len(like) == 40 else hashlib.sha256
+    return kind(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def run(

@@ -39,7 +39,8 @@ from yamlsched.handler.run import UpstreamRun as UpstreamRun
 from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress
-from yamlsched.schedule.load import load
+from yamlsched.schedule import include
+from yamlsched.schedule.load import load_file
 from yamlsched.sync import flow
 from yamlsched.sync.files import ScheduleFile
 
@@ -88,7 +89,10 @@ def prepare_database(dsn: str, file: str | os.PathLike[str] = "schedules.yaml") 
     Raises Refused if ``file`` has errors, and EnvironmentFailed if the database cannot be reached.
     """
     schedule = replace(
-        ScheduleFile.read(Path(file), os.environ.get("YAMLSCHED_ENV")), is_manual=True
+        ScheduleFile.read(
+            Path(file), os.environ.get("YAMLSCHED_ENV"), find_patterns=include.patterns
+        ),
+        is_manual=True,
     )
     with db.connect(dsn) as connection:
         db.migrations.migrate(connection)
@@ -233,7 +237,7 @@ def call_command(
     Without ``run``, its payload is the job's. ``env`` is the environment of the schedule, as
     ``--env``. Raises Refused if the file has no valid job of this name with a command.
     """
-    definition = load(Path(file).read_bytes(), str(file), env).jobs.get(job)
+    definition = load_file(Path(file), env).jobs.get(job)
     if definition is None or not definition.command:
         raise Refused(f'no valid job "{job}" with a command in {file}')
     run = replace(

@@ -21,6 +21,7 @@ from support.monitoring import service
 from support.project import ForkServer, is_alive, until
 from yamlsched import db as store
 from yamlsched.extras import embedded
+from yamlsched.schedule.include import patterns
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
@@ -116,7 +117,9 @@ class Scenario:
             recorder.install(connection)
             [now] = connection.execute("select clock_timestamp()").fetchone() or [None]
             synced = sync(
-                connection, ScheduleFile.read(self.schedule.file, ENVIRONMENT), now - DOWNTIME
+                connection,
+                ScheduleFile.read(self.schedule.file, ENVIRONMENT, find_patterns=patterns),
+                now - DOWNTIME,
             )
         assert not synced.messages, synced.messages
 

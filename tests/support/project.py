@@ -22,6 +22,7 @@ from support.schedules import sync_by_hand
 from yamlsched import db as store
 from yamlsched.db.connection import connect_for_handler
 from yamlsched.schedule import schema
+from yamlsched.schedule.include import patterns
 from yamlsched.sync.files import ScheduleFile
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -198,7 +199,9 @@ class Project:
         """Write the schedule and apply it, without checking the handlers."""
         self.write(**jobs)
         with store.connect(self.dsn) as connection, patch.dict(schema.LIMITS, IMMEDIATE):
-            synced = sync_by_hand(connection, ScheduleFile.read(self.file, None, None))
+            synced = sync_by_hand(
+                connection, ScheduleFile.read(self.file, None, None, find_patterns=patterns)
+            )
         assert not synced.messages, synced.messages
 
     def enqueue(self, job: str, payload: dict[str, Any] | None = None, count: int = 1) -> list[int]:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from yamlsched.errors import Refused
+from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.schedule import handlers
 from yamlsched.schedule.handlers import Parameters
-from yamlsched.schedule.load import load
+from yamlsched.schedule.load import load_file
 from yamlsched.schedule.paths import import_path
 
 
@@ -85,8 +85,8 @@ def taken(
     with handlers.
     """
     try:
-        loaded = load(file.read_bytes(), str(file), None)
-    except OSError:
+        loaded = load_file(file, None)
+    except EnvironmentFailed:
         return None
     definition = loaded.jobs.get(job)
     if (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import socket
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from yamlsched.handler.once import settle_command
 from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import Status
 from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule import include
 from yamlsched.schedule.load import load as load_file
 from yamlsched.schedule.load import timezone_of_file
 from yamlsched.sync import definitions as stored_definitions
@@ -66,8 +66,8 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
     if namespace:
         return namespace
     if file.is_file():
-        data = schedule_file.read(file)
-        place = {"hash": hashlib.sha256(data).hexdigest(), **_place(file)}
+        data, included = include.read(file)
+        place = {"hash": schedule_file.digest(data, included), **_place(file)}
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
             [known] = fetch_column(connection, load("history")["namespace_of_file"], place)
             return known or _namespace_in(data, file)

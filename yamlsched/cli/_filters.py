@@ -18,9 +18,8 @@ from yamlsched.cli._settings import Settings
 from yamlsched.db.query import now
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Status
-from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.job import Job
-from yamlsched.schedule.load import load
+from yamlsched.schedule.load import load_file
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone
 
@@ -42,10 +41,9 @@ def _jobs(context: click.Context) -> dict[str, Job]:
     """
     file = context.params.get("file") or context.find_root().params.get("file")
     try:
-        data = schedule_file.read(file or Settings.file)
+        return load_file(Path(file or Settings.file), None).jobs
     except YamlschedError:
         return {}
-    return load(data, "", None).jobs
 
 
 Value = TypeVar("Value")

@@ -26,9 +26,8 @@ from yamlsched.handler.calls import payload_mismatch, resolve, takes_run
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, error_text
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job
-from yamlsched.schedule.load import load
+from yamlsched.schedule.load import load_file
 from yamlsched.schedule.paths import search_path
-from yamlsched.sync.files import ScheduleFile
 from yamlsched.testing import FakeRun, Trigger, UpstreamRun, call, claimed
 from yamlsched.text import did_you_mean
 
@@ -68,8 +67,9 @@ def command(
     trigger: dict[str, Any] | None,
     paths: tuple[str, ...],
 ) -> int:
-    schedule = ScheduleFile.read(settings.file, settings.env)
-    loaded = load(schedule.data, str(settings.file), settings.env)
+    loaded = load_file(
+        settings.file, settings.env, "; name the schedule with --file or YAMLSCHED_FILE"
+    )
     entry = loaded.jobs.get(job)
     if entry is None:
         wrong = any(f'"{job}"' in diagnostic.message for diagnostic in loaded.diagnostics)

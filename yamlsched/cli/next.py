@@ -13,8 +13,8 @@ from yamlsched.ask.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, for
 from yamlsched.cli import OK, _filters, _ics
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import CronError, Refused
-from yamlsched.schedule import file, timezones
-from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule import timezones
+from yamlsched.schedule.load import Loaded, load_file
 from yamlsched.show import terminal
 from yamlsched.text import did_you_mean, join_first
 from yamlsched.timetable import times
@@ -143,9 +143,7 @@ def _known_zone(name: str) -> str:
 
 def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loaded]:
     """Return the jobs of the file that have slots, and all that the file has."""
-    loaded = load(
-        file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env
-    )
+    loaded = load_file(settings.file, settings.env, "; --cron works without it")
     if loaded.has_errors:
         click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
     if (

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+import json
 
 import click
 
 from yamlsched.cli._settings import verb
+from yamlsched.schedule.schema import FILE, INCLUDED
 
 
 @verb("Print the JSON Schema (draft-07) of schedules.yaml.", uses="", formats=("text",))
-def command(settings: object) -> int:
-    click.echo(
-        files("yamlsched.schedule").joinpath("schedules.schema.json").read_text("utf-8"), nl=False
-    )
+@click.option("--included", is_flag=True, help="Of the files that schedules.yaml includes.")
+def command(settings: object, included: bool) -> int:
+    click.echo(json.dumps(INCLUDED, indent=2) if included else FILE.read_text("utf-8").rstrip("\n"))
     return 0

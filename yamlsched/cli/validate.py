@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import jsonschema
 
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.formats import FORMATS, as_text
-from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule.include import including
+from yamlsched.schedule.load import Loaded, load_file
+from yamlsched.schedule.node import DEFAULTS
 from yamlsched.schedule.schema import SCHEMA
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.show import terminal
@@ -56,12 +59,11 @@ def command(
     paths: tuple[Path, ...],
     require_owner: bool,
 ) -> int:
-    files = files or (settings.file,)
     now = datetime.now(UTC)
     diagnostics: list[Diagnostic] = []
+    names: list[str] = []
     summaries = []
-    for file in files:
-        loaded = load(schedule_file.read_reviewed(file), str(file), settings.env)
+    for file, loaded in _loaded(files or (settings.file,), settings).items():
         of_file = check_all(loaded, file, paths, now, imports, require_owner)
         if not loaded.has_errors:
             _confirm(file, loaded)
@@ -73,13 +75,14 @@ def command(
                 for entry in of_file
             ]
         diagnostics += of_file
-        summaries.append(_summary(file, len(loaded.entries), of_file))
+        names += [part.file for part in loaded.source.parts]
+        summaries.append(_summary(loaded, of_file))
     write = (
         partial(as_text, paint=_paint)
         if settings.format == "text" and terminal.has_colours()
         else None
     )
-    if text := (write or FORMATS[settings.format])(diagnostics, [str(file) for file in files]):
+    if text := (write or FORMATS[settings.format])(diagnostics, names):
         click.echo(text)
     if settings.format == "text":
         if text:
@@ -89,12 +92,30 @@ def command(
     return int(any(diagnostic.severity == "error" for diagnostic in diagnostics))
 
 
+def _loaded(files: Iterable[Path], settings: Settings) -> dict[Path, Loaded]:
+    """Return the files, each once; for an included one, which has no version, the one that includes
+    it.
+    """
+    found: dict[Path, Loaded] = {}
+    for file in files:
+        loaded = load_file(file, settings.env, is_reviewed=True)
+        if loaded.root and "version" not in loaded.root.value:
+            main = including(file, settings.file.name)
+            if main is not None:
+                file, loaded = main, load_file(main, settings.env, is_reviewed=True)
+        found.setdefault(file, loaded)
+    return found
+
+
 def _confirm(file: Path, loaded: Loaded) -> None:
     """Ask the library jsonschema, too, so that no file passes here that an editor marks as wrong.
 
     Raises EnvironmentFailed if the two do not agree.
     """
-    document = loaded.root.node.plain() if loaded.root else None
+    document: Any = loaded.root.node.plain() if loaded.root else None
+    for layer in loaded.root.layers() if loaded.root else ():
+        if layer.path != (DEFAULTS,):
+            del document[layer.path[-1]]  # of an included file
     for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(document):
         raise EnvironmentFailed(
             f"{file}: {error.json_path} does not match schedules.schema.json, although no error was"
@@ -106,7 +127,10 @@ def _paint(severity: str, text: str) -> str:
     return paint(text, "bold red" if severity == "error" else "bold yellow")
 
 
-def _summary(file: Path, jobs: int, diagnostics: list[Diagnostic]) -> str:
+def _summary(loaded: Loaded, diagnostics: list[Diagnostic]) -> str:
+    jobs, file = len(loaded.entries), loaded.source.file
+    if included := len(loaded.source.parts) - 1:
+        file += f" and {terminal.count(included, 'included file')}"
     errors = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
     warnings = len(diagnostics) - errors
     if not errors:

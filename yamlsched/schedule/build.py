@@ -36,23 +36,28 @@ def build_jobs(
     are reported: hooks inherit no hooks. Those that are ``built`` are taken from there.
     """
     hooks = hook_names(reader)
-    defaults = reader.root.get("defaults")
-    inherited: dict[str, Any] = {}
-    if defaults is not None and isinstance(defaults.value, dict):
-        inherited = {
-            key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE
-        }
-        _check_combinations(inherited, defaults, None, reader.findings)
-    without_hooks = {key: value for key, value in inherited.items() if key not in HOOKS}
+    inherited = {spot.path[-1]: _inherited(spot, reader) for spot in reader.root.layers()}
     jobs: dict[str, Job | None] = {}
     for job in reader.root.entries("jobs"):
         name = str(job.path[-1])
         if name in built:
             jobs[name] = built[name]
         else:
-            values = without_hooks if name in hooks else inherited
+            defaults = reader.root.get(job.node.defaults)
+            values = inherited.get(job.node.defaults, {})
+            if name in hooks:
+                values = {key: value for key, value in values.items() if key not in HOOKS}
             jobs[name] = _build_job(job, reader, values, defaults, timezone, paths)
     return jobs
+
+
+def _inherited(defaults: Spot, reader: Reader) -> dict[str, Any]:
+    """Return the values of ``defaults``."""
+    if not isinstance(defaults.value, dict):
+        return {}
+    values = {key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE}
+    _check_combinations(values, defaults, None, reader.findings)
+    return values
 
 
 def _build_job(

@@ -5,6 +5,7 @@ validate's warnings.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +23,8 @@ from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint.check import check as lint
 from yamlsched.schedule.load import Calls, Loaded
 from yamlsched.schedule.lookup import Sources
-from yamlsched.schedule.schema import FILE, SCHEMA
-from yamlsched.schedule.source import ERROR, WARNING, Diagnostic
+from yamlsched.schedule.schema import FILE, INCLUDED, SCHEMA
+from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Part, Source
 from yamlsched.text import quoted
 
 MAX_FINDING_CHARS = 1_000
@@ -157,15 +158,25 @@ MAX_HEAD_CHARS = 10_000
 
 
 def check_editor_copy(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return a warning if the schema that the file names, or that is next to it, differs from the
-    installed one.
+    """Return a warning for each file if the schema that it names, or that is next to the main one,
+    differs from the installed one.
     """
-    named = MODELINE.search(loaded.source.text[:MAX_HEAD_CHARS])
+    warnings = []
+    folder = file.resolve().parent
+    for part in loaded.source.parts:
+        here, main = (os.path.dirname(name) or "." for name in (part.file, loaded.source.file))
+        warnings += _check_schema(loaded.source, part, folder / os.path.relpath(here, main))
+    return warnings
+
+
+def _check_schema(source: Source, part: Part, folder: Path) -> list[Diagnostic]:
+    is_included = part.start > 0
+    named = MODELINE.search(source.text, part.start, min(part.end, part.start + MAX_HEAD_CHARS))
     name = named[1] if named else FILE.name
-    if "://" in name:
+    if "://" in name or (is_included and not named):
         return []
     try:
-        if json.loads(schedule_file.read(file.resolve().parent / name)) == SCHEMA:
+        if json.loads(schedule_file.read(folder / name)) == (INCLUDED if is_included else SCHEMA):
             return []
     except EnvironmentFailed:
         if not named:
@@ -176,6 +187,7 @@ def check_editor_copy(loaded: Loaded, file: Path) -> list[Diagnostic]:
         f"the schema {quoted(name)} is not that of yamlsched {__version__}: editors may show wrong"
         " help"
     )
-    remedy = f"Update it: yamlsched schema > {shlex.quote(name)}"
+    option = " --included" if is_included else ""
+    remedy = f"Update it: yamlsched schema{option} > {shlex.quote(name)}"
     span = named.span(1) if named else (0, 0)
-    return [loaded.source.diagnostic(span, "YS416", message, remedy, (), WARNING)]
+    return [source.diagnostic(span, "YS416", message, remedy, (), WARNING)]

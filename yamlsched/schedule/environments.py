@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from yamlsched.schedule import schema_check
-from yamlsched.schedule.node import Node, Path, Spot
+from yamlsched.schedule.node import DEFAULTS, Node, Path, Spot
 from yamlsched.schedule.reader import Reader
 from yamlsched.schedule.schema import HOOKS, NEEDED_KEYS, SCHEMA, WHOLE_JOB, Schema
 from yamlsched.text import join_words, quoted
@@ -81,8 +81,9 @@ def merge(reader: Reader, environment: str | None) -> tuple[Reader, set[str]]:
     checks: list[tuple[Path, Schema]] = []
     defaults = values and values.get("defaults")
     if defaults and isinstance(defaults.value, dict):
-        top["defaults"] = _merge(top.get("defaults"), defaults.node)
-        checks.append((("defaults",), SCHEMA["properties"]["defaults"]))
+        for key in {DEFAULTS, *(str(spot.path[-1]) for spot in root.layers())}:
+            top[key] = _merge(top.get(key), defaults.node)
+            checks.append(((key,), SCHEMA["properties"][DEFAULTS]))
     overrides = {
         str(spot.path[-1]): spot.node
         for spot in (values.entries("jobs") if values else ())

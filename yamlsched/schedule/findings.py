@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partialmethod
 from itertools import islice
@@ -12,7 +12,7 @@ from itertools import islice
 from yamlsched.schedule import catalog
 from yamlsched.schedule.file import MAX_FILE_BYTES
 from yamlsched.schedule.node import Notes, Path, Span, Spot
-from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Finding, Note, Source
+from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Finding, Note, Part, Source
 from yamlsched.text import PLUGIN_CODE, quoted
 
 MAX_USELESS_COMMENTS = 1_000
@@ -33,15 +33,15 @@ def apply_suppressions(diagnostics: Collection[Diagnostic], source: Source) -> l
 
 def _useless_comments(diagnostics: Collection[Diagnostic], source: Source) -> Iterator[Diagnostic]:
     used = {
-        (diagnostic.line, diagnostic.code)
+        (diagnostic.file, diagnostic.line, diagnostic.code)
         for diagnostic in diagnostics
         if is_suppressed(diagnostic)
     }
     has_errors = any(diagnostic.severity == ERROR for diagnostic in diagnostics)
     for comment in COMMENT.finditer(source.text):
-        line, _ = source.position(comment.start())
+        place = source.position(comment.start())
         for code in re.finditer(r"[^,\s]+", comment[1]):
-            if (line, code[0]) in used:
+            if (place.file, place.line, code[0]) in used:
                 continue
             if PLUGIN_CODE.fullmatch(code[0]):
                 continue  # this host may not have the plugin
@@ -100,6 +100,8 @@ class Findings:
         """The paths of keys that unknown keys were probably meant to be: they are not reported as
         missing.
         """
+        self.unreadable: set[str] = set()
+        """The names of files that cannot be parsed."""
         self._added: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
         self._suppresses = COMMENT.search(source.text) is not None
         self._suppressed = 0
@@ -167,9 +169,11 @@ class Findings:
         if spot is not None and spot.alias_at is not None:
             self._added[key][1][spot.alias_at] = None
 
-    def is_reported(self, code: str, line: int) -> bool:
+    def is_reported(self, code: str, at: int) -> bool:
+        """Return whether the line that has an offset has a diagnostic of this code."""
+        file, line, _ = self.source.position(at)
         return any(
-            diagnostic.code == code and diagnostic.line == line
+            (diagnostic.code, diagnostic.file, diagnostic.line) == (code, file, line)
             for diagnostic, _ in self._added.values()
         )
 
@@ -197,10 +201,7 @@ class Findings:
         return sorted(diagnostics, key=lambda diagnostic: diagnostic.order)
 
     def _with_aliases(self, diagnostic: Diagnostic, aliases: list[int]) -> Diagnostic:
-        notes = [
-            Note(diagnostic.file, *self.source.position(at), "used here")
-            for at in aliases[:MAX_ALIAS_NOTES]
-        ]
+        notes = [Note(*self.source.position(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
         if more := len(aliases) - len(notes):
             notes[-1] = replace(notes[-1], message=f"used here and in {more} more places")
         return replace(diagnostic, notes=(*diagnostic.notes, *notes)) if notes else diagnostic
@@ -214,42 +215,56 @@ FORBIDDEN = re.compile(
 BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
 
 
-def decode(data: bytes, file: str) -> Findings:
-    """Return the text of a file as the source of its findings. They have one error if it cannot be
-    read.
+def decode(data: bytes, file: str, included: Sequence[tuple[str, bytes]] = ()) -> Findings:
+    """Return the texts of a file and of those that it includes as the source of its findings.
+
+    ``unreadable`` are the files among them that have an error now: they cannot be parsed.
     """
-    findings = Findings(Source(file, ""))
-    if len(data) > MAX_FILE_BYTES:
-        message = f"the file has more than {MAX_FILE_BYTES:,} bytes"
+    if len(data) + sum(len(other) for _, other in included) > MAX_FILE_BYTES:
+        findings = Findings(Source(file, ""))
+        what = "the file and those that it includes have" if included else "the file has"
+        message = f"{what} more than {MAX_FILE_BYTES:,} bytes"
         findings.error_at((0, 0), "YS013", message, "Split it into several namespaces.")
-    elif data.startswith(BYTE_ORDER_MARKS):
-        message = "the file starts with a byte order mark"
-        findings.error_at((0, 0), "YS002", message, "Save it as UTF-8 without BOM.")
-    else:
-        try:
-            findings = Findings(Source(file, data.decode()))
-        except UnicodeDecodeError as error:
-            text = data[: error.start].decode()
-            findings = Findings(Source(file, text + "\ufffd"))
-            message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
-            findings.error_at(
-                (len(text), len(text) + 1), "YS002", message, "Save the file as UTF-8."
-            )
-        else:
-            _check_characters(findings)
+        findings.unreadable.add(file)
+        return findings
+    texts = [_text(each) for each in (data, *(other for _, other in included))]
+    others = zip(included, texts[1:], strict=True)
+    named = [(name, other) for (name, _), (other, _) in others]
+    findings = Findings(Source(file, texts[0][0], *named))
+    for part, (_, problem) in zip(findings.source.parts, texts, strict=True):
+        _check_text(part, problem, findings)
     return findings
 
 
-def _check_characters(findings: Findings) -> None:
-    text = findings.source.text
-    bad = FORBIDDEN.search(text)
-    if bad is None:
-        return
-    code = ord(bad[0])
-    name = "NUL" if code == 0 else f"U+{code:04X}"
-    remedy = (
-        "Remove it, and save the file as UTF-8."
-        if code < 0x20
-        else f'Remove it, or write "\\u{code:04x}" in double quotes.'
-    )
-    findings.error_at(bad.span(), "YS003", f"the character {name} is not allowed", remedy)
+def _text(data: bytes) -> tuple[str, Finding | None]:
+    """Return the text of a file; of one that is not UTF-8 the part that is, and what is wrong with
+    it.
+    """
+    if data.startswith(BYTE_ORDER_MARKS):
+        message = "the file starts with a byte order mark"
+        return "", Finding("YS002", message, "Save it as UTF-8 without BOM.")
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError as error:
+        text = data[: error.start].decode() + "\ufffd"
+        message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
+        return text, Finding("YS002", message, "Save the file as UTF-8.")
+
+
+def _check_text(part: Part, problem: Finding | None, findings: Findings) -> None:
+    """Report why the text of a file cannot be parsed."""
+    span = max(part.start, part.end - 1), part.end
+    if problem is None:
+        bad = FORBIDDEN.search(findings.source.text, part.start, part.end)
+        if bad is None:
+            return
+        code, span = ord(bad[0]), bad.span()
+        name = "NUL" if code == 0 else f"U+{code:04X}"
+        remedy = (
+            "Remove it, and save the file as UTF-8."
+            if code < 0x20
+            else f'Remove it, or write "\\u{code:04x}" in double quotes.'
+        )
+        problem = Finding("YS003", f"the character {name} is not allowed", remedy)
+    findings.error_at(span, problem.code, problem.message, problem.remedy)
+    findings.unreadable.add(part.file)

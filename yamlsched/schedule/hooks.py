@@ -23,12 +23,11 @@ def hook_names(reader: Reader) -> set[str]:
     """
     root, findings = reader.root, reader.findings
     entries = {str(entry.path[-1]): entry for entry in root.entries("jobs")}
-    defaults = root.get("defaults")
     own = {
         name: {item.value: item for item in _items(entry, reader) if item.value in entries}
         for name, entry in entries.items()
     }
-    inherited = list(_items(defaults, reader)) if defaults is not None else []
+    inherited = [item for defaults in root.layers() for item in _items(defaults, reader)]
     items = [*inherited, *(item for listed in own.values() for item in listed.values())]
     for item in items:
         if item.value in entries:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
-from yamlsched.schedule import environments, schema_check
+from yamlsched.schedule import environments, include, schema_check
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.build import build_jobs
+from yamlsched.schedule.file import NOTHING, Included
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
 from yamlsched.schedule.hooks import OWN_SLOTS
@@ -57,10 +58,10 @@ class Loaded:
 
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file.
     ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what
-    they inherit, despite errors elsewhere. ``root``, the top-level mapping or None, and
-    ``findings`` are for further checks. ``environments`` has what differs in each, as written;
-    ``environment`` is that of the jobs, None without one that the file declares, and ``changed``
-    names those that differ from the jobs without one.
+    they inherit, despite errors elsewhere. ``root``, the top-level mapping or None with the jobs
+    of all files, and ``findings`` are for further checks. ``environments`` has what differs in
+    each, as written; ``environment`` is that of the jobs, None without one that the file declares,
+    and ``changed`` names those that differ from the jobs without one.
     """
 
     namespace: str | None = None
@@ -195,20 +196,22 @@ class Loaded:
         return _path_spots(self.root, self.findings)
 
 
-def load(data: bytes, file: str, environment: str | None) -> Loaded:
+def load(data: bytes, file: str, environment: str | None, included: Included = NOTHING) -> Loaded:
     """Return the jobs of a schedule as they apply in ``environment``, and every error. Raises for
     no input.
 
-    ``file`` is the name that diagnostics show.
+    ``file`` is the name that diagnostics show. Without the files that it includes, only what the
+    main file says outside of its jobs is right.
     """
-    findings = decode(data, file)
-    document = None if len(findings) else parse(findings)
+    others = [(include.beside(file, each.path), each.data) for each in included.files]
+    findings = decode(data, file, others)
+    document = parse(findings)
     if document is not None:
         schema_check.check(Spot(document), findings)
     if document is None or not isinstance(document.value, dict):
         return Loaded(diagnostics=_diagnostics(findings), findings=findings)
 
-    root = Spot(document)
+    root = include.merge(Spot(document), included, findings)
     names = environments.declared(root)
     limits = build_entries(root, "limits", Limit, findings)
     queues = build_queues(root, findings)
@@ -318,6 +321,16 @@ def _diagnostics(findings: Findings) -> tuple[Diagnostic, ...]:
             findings.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR)
         )
     return tuple(diagnostics)
+
+
+def load_file(
+    file: Path, environment: str | None, remedy: str = "", is_reviewed: bool = False
+) -> Loaded:
+    """Return the jobs of a file with all that it includes, as ``include.read`` reads it. Raises
+    EnvironmentFailed.
+    """
+    data, included = include.read(file, remedy, is_reviewed)
+    return load(data, str(file), environment, included)
 
 
 def timezone_of_file(file: Path) -> str:

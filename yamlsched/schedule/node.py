@@ -17,6 +17,7 @@ ENTRIES = {
     "queues": "queue",
 }
 """What messages call the entries of top-level keys."""
+DEFAULTS = "defaults"
 Path = tuple[str | int, ...]
 """The keys and list positions that lead to a value, from the top."""
 Span = tuple[int, int]
@@ -42,10 +43,13 @@ class Node:
     list of nodes. ``alias_at`` is the offset of the alias or merge key that leads to this value,
     None if it is written in place. ``has_errors``: an error in this value, or below it, has been
     reported. ``size`` counts the values in it and ``height`` its levels, with all aliases expanded.
+    ``defaults`` of a job is the top-level key that has what it inherits: those of an included file
+    are beside those of the main one.
     """
 
     __slots__ = (
         "alias_at",
+        "defaults",
         "end",
         "has_errors",
         "height",
@@ -68,6 +72,7 @@ class Node:
         self.has_errors = value is BAD
         self.alias_at: int | None = None
         self.key: Node | None = None
+        self.defaults = DEFAULTS
 
     def aliased(self, at: int) -> Node:
         """Return this node as the alias at offset ``at`` refers to it."""
@@ -84,7 +89,7 @@ class Node:
         """Return this mapping with other values."""
         node = Node(values, self.start, self.end, self.style)
         node.has_errors = self.has_errors or any(value.has_errors for value in values.values())
-        node.key, node.alias_at = self.key, self.alias_at
+        node.key, node.alias_at, node.defaults = self.key, self.alias_at, self.defaults
         return node
 
     @property
@@ -98,6 +103,11 @@ class Node:
         if isinstance(self.value, list):
             return [node.plain() for node in self.value]
         return self.value
+
+
+def is_defaults(path: Path) -> bool:
+    """Return whether a path begins with ``defaults``, or with those of an included file."""
+    return path[:1] == (DEFAULTS,) or str(*path[:1]).startswith(f"{DEFAULTS} of ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +169,14 @@ class Spot:
         """Return where the file, whose top this is, has a key of a job: in its entry, or in
         defaults.
         """
-        return self.get("jobs", job, *keys) or self.get("defaults", *keys)
+        entry = self.get("jobs", job)
+        return self.get("jobs", job, *keys) or (entry and self.get(entry.node.defaults, *keys))
+
+    def layers(self) -> list[Spot]:
+        """Return the defaults of the file, whose top this is, and those of included files over
+        them.
+        """
+        return [self.child(key) for key in self.value if is_defaults((key,))]
 
     def __str__(self) -> str:
         path = self.path

@@ -20,6 +20,7 @@ from yamlsched.jsonb import MAX_INTEGER_BITS
 from yamlsched.schedule import yaml_errors
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings
 from yamlsched.schedule.node import BAD, Node, Span
+from yamlsched.schedule.source import Part
 from yamlsched.text import quoted
 
 MAX_DEPTH = 50
@@ -58,17 +59,21 @@ BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
 TAG = re.compile(r"[^\s,\[\]{}]*")
 
 
-def parse(findings: Findings) -> Node | None:
-    """Return the one document of the source, None if it cannot be parsed.
+def parse(findings: Findings, part: Part | None = None) -> Node | None:
+    """Return the one document of a file of the source, by default the first; None if it cannot be
+    parsed.
 
     In a document that is returned with errors, ``BAD`` stands for the invalid values.
     """
+    part = part or findings.source.parts[0]
+    if part.file in findings.unreadable:
+        return None
     try:
-        return _Builder(findings).document()
+        return _Builder(findings, part).document()
     except _Stop:
         return None
     except yaml.YAMLError as error:
-        yaml_errors.translate_error(error, findings)
+        yaml_errors.translate_error(error, part, findings)
         return None
 
 
@@ -93,8 +98,9 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, part: Part) -> None:
         self.findings = findings
+        self.part = part
         self.text = findings.source.text
         self.anchors: dict[str, Node | None] = {}
         """The value of each anchor; None while it is being parsed."""
@@ -106,7 +112,7 @@ class _Builder:
 
     def document(self) -> Node:
         """Read all events, with a stack of open collections in place of recursion."""
-        parser = EventParser(self.text)
+        parser = EventParser(self.text[self.part.start : self.part.end])
         root: Node | None = None
         stack: list[_Open] = []
         try:
@@ -120,10 +126,10 @@ class _Builder:
                     stack.append(self.open(event, len(stack)))
                     continue
                 elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-                    node = self.close(stack.pop(), event.end_mark.index, stack)
+                    node = self.close(stack.pop(), self.span(event)[1], stack)
                 else:
                     if kind is yaml.DocumentStartEvent and root is not None:
-                        start, message = event.start_mark.index, "a second document starts here"
+                        start, message = self.span(event)[0], "a second document starts here"
                         self.stop(
                             (start, start + 3), "YS011", message, "Put all jobs into one document."
                         )
@@ -135,21 +141,21 @@ class _Builder:
         finally:
             parser.dispose()
         if root is None or (root.value is None and not root.has_errors and root.start == root.end):
-            self.stop(
-                (0, 0),
-                "YS012",
-                "the file is empty",
-                'For a file without jobs, write "version: 1" and "jobs: {}".',
-            )
+            remedy = 'For a file without jobs, write "version: 1" and "jobs: {}".'
+            if self.part.start > 0:
+                remedy = 'For an included file without jobs, write "jobs: {}".'
+            start = self.part.start
+            self.stop((start, start), "YS012", "the file is empty", remedy)
         return root
 
+    def span(self, event: Any) -> Span:
+        """Return the offsets of an event in the text of all files."""
+        start = self.part.start
+        return start + event.start_mark.index, start + event.end_mark.index
+
     def scalar(self, event: Any) -> Node:
-        text, start, end, style = (
-            event.value,
-            event.start_mark.index,
-            event.end_mark.index,
-            event.style,
-        )
+        text, style = event.value, event.style
+        start, end = self.span(event)
         if event.anchor is not None or event.tag is not None:
             start = self.skip(PROPERTIES, start, end)
         if style in (">", "|"):
@@ -225,17 +231,17 @@ class _Builder:
         return value
 
     def reject_tag(self, event: Any) -> None:
-        start = event.start_mark.index
+        start, _ = self.span(event)
         if event.anchor is not None and self.text[start] == "&":
             start = self.text.find("!", start)
-        end = self.skip(TAG, start, len(self.text))
+        end = self.skip(TAG, start, self.part.end)
         written = quoted(self.text[start:end])[1:-1]
         self.findings.error_at(
             (start, end), "YS010", f"the tag {written} is not supported", "Remove the tag."
         )
 
     def alias(self, event: Any, depth: int) -> Node:
-        name, span = event.anchor, (event.start_mark.index, event.end_mark.index)
+        name, span = event.anchor, self.span(event)
         if name not in self.anchors:
             known = [anchor for anchor, node in self.anchors.items() if node is not None][
                 :MAX_DIAGNOSTICS
@@ -261,7 +267,7 @@ class _Builder:
             )
 
     def open(self, event: Any, depth: int) -> _Open:
-        start = event.start_mark.index
+        start, _ = self.span(event)
         self.check_depth(depth + 1, (start, start + 1))
         is_mapping = type(event) is yaml.MappingStartEvent
         if event.anchor is not None:
@@ -270,7 +276,7 @@ class _Builder:
         if has_errors:
             self.reject_tag(event)
         if event.anchor is not None or event.tag is not None:
-            start = self.skip(PROPERTIES, start, len(self.text))
+            start = self.skip(PROPERTIES, start, self.part.end)
         return _Open(is_mapping, start, event.anchor, has_errors)
 
     def close(self, opened: _Open, end: int, stack: list[_Open]) -> Node:

@@ -24,6 +24,19 @@ FILE = Path(__file__).with_name("schedules.schema.json")
 SCHEMA: Schema = json.loads(FILE.read_text("utf-8"))
 JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
 NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
+INCLUDED: Schema = {
+    "$schema": SCHEMA["$schema"],
+    "title": "A file that schedules.yaml of yamlsched includes, version 1",
+    "description": "Jobs, and defaults for them. Paths are relative to the main file.",
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["jobs"],
+    "patternProperties": SCHEMA["patternProperties"],
+    "properties": {key: SCHEMA["properties"][key] for key in ("defaults", "jobs")},
+    "definitions": SCHEMA["definitions"],
+}
+"""The schema of included files, for editors too."""
+INCLUDE: str = SCHEMA["properties"]["include"]["items"]["pattern"]
 PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]
 VARIABLE: str = JOB_KEYS["env"]["propertyNames"]["pattern"]
 EXIT_CODE: str = JOB_KEYS["exit_codes"]["properties"]["retry_after"]["propertyNames"]["pattern"]
@@ -179,6 +192,25 @@ def not_a_relative_path(spot: Spot, findings: Findings) -> None:
     )
 
 
+def not_a_pattern(spot: Spot, findings: Findings) -> None:
+    written = str(spot.value)
+    names = written.split("/")
+    if written.startswith("/"):
+        reason, remedy = "is an absolute path", "Write it relative to this file: jobs/*.yaml"
+    elif ".." in names:
+        reason = "leaves the directory of this file"
+        remedy = "Move the files below it: paths in them are relative to this file."
+    elif "**" in written:
+        reason, remedy = "has **", "Write each level: [jobs/*.yaml, jobs/*/*.yaml]"
+    elif any(name.startswith(".") for name in names[names[0] == "." :]):
+        reason, remedy = "has a name that starts with .: such files are ignored", "Rename it."
+    else:
+        reason, remedy = "is not a pattern of files", "Write for example jobs/*.yaml"
+        if names[0] == ".":
+            remedy = f"Write it without ./: {'/'.join(names[1:])}"
+    findings.error(spot, "YS144", f"{spot}: {quoted(written)} {reason}", remedy)
+
+
 def not_a_variable(spot: Spot, findings: Findings) -> None:
     name = str(spot.value)
     if "://" in name:  # an address of notifications
@@ -231,6 +263,7 @@ PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     NAME: not_a_name,
     HANDLER: not_a_handler,
     PATH: not_a_relative_path,
+    INCLUDE: not_a_pattern,
     VARIABLE: not_a_variable,
     EXIT_CODE: not_an_exit_code,
     DATE: not_a_date,

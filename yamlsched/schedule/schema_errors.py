@@ -11,7 +11,7 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.node import Path, Spot
+from yamlsched.schedule.node import Path, Spot, is_defaults
 from yamlsched.schedule.schema import (
     DATE,
     DATES,
@@ -82,8 +82,13 @@ FORMER_KEYS = {
     ),
 }
 """What to write instead of keys that there were."""
+IN_MAIN_FILE = {
+    "include": "Add its patterns to include of the main file: no other file includes any.",
+    "version": "Remove it: the main file has the version of all.",
+}
+"""What to do about keys that only the main file has."""
 MISSING = {
-    "version": "Write version: 1 as the first line.",
+    "version": "Write version: 1 as the first line, or include the file in another one.",
     "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
     "handler": (
         "Add the Python function to call, for example handler: handlers.cleanup.run, or a command:"
@@ -189,10 +194,13 @@ def unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
             continue
         if findings.is_full:
             findings.mark_invalid(child.path)
-        elif spot.path[-1:] == ("defaults",) and key in JOB_KEYS:
+        elif is_defaults(spot.path[-1:]) and key in JOB_KEYS:
             findings.error(
                 child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job."
             )
+        elif "version" not in properties and spot.node.key is None and key in SCHEMA["properties"]:
+            remedy = IN_MAIN_FILE.get(key, f"Set {key} in the main file, which includes this one.")
+            findings.error(child.key, "YS102", f"{key} cannot be set in an included file", remedy)
         else:
             former = FORMER_KEYS.get(key) if spot.path[:1] != ("queues",) else None
             meant = None if former else _closest_key(key, spot, properties, findings)
@@ -252,13 +260,17 @@ def missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
     if not keys or spot.node.has_errors:
         return
     message = f"{spot} has " + " and ".join(f'no key "{key}"' for key in keys)
-    if spot.path:
+    if spot.node.key is not None:
         findings.error(spot.key, "YS103", message, MISSING[keys[0]])
     else:
         # only the key is invalid, not the jobs: a forgotten version must not stop them
         start = spot.node.start
         findings.error(
-            Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start)
+            Spot(spot.node, (*spot.path, keys[0])),
+            "YS103",
+            message,
+            MISSING[keys[0]],
+            (start, start),
         )
 
 

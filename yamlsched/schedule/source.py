@@ -1,5 +1,5 @@
-"""The text of schedules.yaml, the line and column of each offset in it, and diagnostics that point
-there.
+"""The text of schedules.yaml and of the files that it includes, the line and column of each offset
+in it, and diagnostics that point there.
 """
 
 from __future__ import annotations
@@ -71,31 +71,65 @@ MAX_COMPARISONS = 50_000
 """Unknown words of a file are compared with at most this many known ones."""
 
 
+class Part(NamedTuple):
+    """A file in the text of all: the offsets of its first character and of its end."""
+
+    file: str
+    start: int
+    end: int
+
+
+class Place(NamedTuple):
+    """Where an offset is; line and column are counted from 1."""
+
+    file: str
+    line: int
+    column: int
+
+
 class Source:
-    """The text of a file. It finds the line and the column of an offset, and known words for
-    misspelt ones.
+    """The texts of schedules.yaml and of the files that it includes, one after the other, so that
+    one offset names a file, a line and a column. It also finds known words for misspelt ones.
+
+    ``file`` is the first one, which includes the others. A line break is added between two.
     """
 
-    def __init__(self, file: str, text: str) -> None:
+    def __init__(self, file: str, text: str, *included: tuple[str, str]) -> None:
         self.file = file
-        self.text = text
-        self._starts = [0, *(end.end() for end in re.finditer(r"\r\n|\r|\n", text))]
+        self.text = "\n".join((text, *(other for _, other in included)))
+        self.parts: list[Part] = []
+        self._starts: list[int] = []
+        start = 0
+        for name, content in ((file, text), *included):
+            ends = (start + end.end() for end in re.finditer(r"\r\n|\r|\n", content))
+            self._starts += [start, *ends]
+            self.parts.append(Part(name, start, start + len(content)))
+            start += len(content) + 1
         self._comparisons = MAX_COMPARISONS
 
-    def position(self, at: int) -> tuple[int, int]:
-        """Return line and column of an offset, both from 1. The end of the text belongs to the last
-        line with text.
-        """
-        at = max(0, min(at, len(self.text)))
-        line = bisect_right(self._starts, at)
-        if at == len(self.text) and line > 1 and at == self._starts[-1]:
-            return line - 1, len(self.line(line - 1)) + 1
-        return line, at - self._starts[line - 1] + 1
+    def part(self, at: int) -> Part:
+        """Return the file that has an offset."""
+        return self.parts[max(0, bisect_right(self.parts, at, key=lambda part: part.start) - 1)]
 
-    def line(self, number: int) -> str:
-        """Return a line, counted from 1, without whitespace at its end."""
-        end = self._starts[number] if number < len(self._starts) else len(self.text)
-        return self.text[self._starts[number - 1] : end].rstrip()
+    def position(self, at: int) -> Place:
+        """Return where an offset is. The end of a file belongs to its last line with text."""
+        part = self.part(at)
+        at = max(part.start, min(at, part.end))
+        line = self._line(at)
+        if at == part.end and at == self._starts[line] and at > part.start:
+            line -= 1
+            at = self._starts[line] + len(self.line_at(self._starts[line]))
+        column = at - self._starts[line] + 1
+        return Place(part.file, line - self._line(part.start) + 1, column)
+
+    def _line(self, at: int) -> int:
+        return bisect_right(self._starts, at) - 1
+
+    def line_at(self, at: int) -> str:
+        """Return the line that has an offset, without whitespace at its end."""
+        line = self._line(at)
+        end = self._starts[line + 1] if line + 1 < len(self._starts) else len(self.text)
+        return self.text[self._starts[line] : end].rstrip()
 
     def span_within(self, node: Node, start: int, stop: int) -> Span:
         """Return the span of ``value[start:stop]`` of a string.
@@ -134,12 +168,12 @@ class Source:
     ) -> Diagnostic:
         """Return the diagnostic of a part of the text; what goes past its first line is cut off."""
         at, end = span
-        line, column = self.position(at)
-        written = self.line(line)[:MAX_LINE_CHARS]
+        file, line, column = self.position(at)
+        written = self.line_at(at - 1 if column > 1 else at)[:MAX_LINE_CHARS]
         last = min(column + end - at, len(written) + 1)
-        placed = tuple(Note(self.file, *self.position(note_at), text) for note_at, text in notes)
+        placed = tuple(Note(*self.position(note_at), text) for note_at, text in notes)
         return Diagnostic(
-            self.file,
+            file,
             line,
             column,
             max(column + 1, last),

@@ -10,7 +10,7 @@ import yaml
 
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import Node, Notes, Span
-from yamlsched.schedule.source import MAX_LINE_CHARS, Source
+from yamlsched.schedule.source import MAX_LINE_CHARS, Part, Source
 from yamlsched.text import described, quoted
 
 VALUE = re.compile(r"[^#\r\n]*")
@@ -66,26 +66,27 @@ def report_invalid_key(key: Node, findings: Findings) -> None:
     findings.error_at(key.span, "YS007", message, remedy)
 
 
-def translate_error(error: yaml.YAMLError, findings: Findings) -> None:
-    """Report what libyaml could not read, unless that line has the same error already."""
-    explained = _explain(error, findings.source)
-    if not findings.is_reported(explained.code, findings.source.position(explained.span[0])[0]):
+def translate_error(error: yaml.YAMLError, part: Part, findings: Findings) -> None:
+    """Report what libyaml could not read of a file, unless that line has the same error already."""
+    explained = _explain(error, part, findings.source)
+    if not findings.is_reported(explained.code, explained.span[0]):
         findings.error_at(*explained)
 
 
-def _explain(error: yaml.YAMLError, source: Source) -> Explanation:
-    started = getattr(error, "context_mark", None)
-    mark = getattr(error, "problem_mark", None) or started
+def _explain(error: yaml.YAMLError, part: Part, source: Source) -> Explanation:
+    marks = (getattr(error, name, None) for name in ("context_mark", "problem_mark"))
+    started, at = (mark and min(part.start + mark.index, part.end) for mark in marks)
     problem, context = getattr(error, "problem", "") or "", getattr(error, "context", "") or ""
-    at = min(mark.index, len(source.text)) if mark else 0
-    line, column = source.position(at)
-    indent = source.line(line)[: column - 1]
-    character = source.text[at : at + 1]
+    if at is None:
+        at = part.start if started is None else started
+    column = source.position(at).column
+    indent = source.line_at(at)[: column - 1]
+    character = source.text[at : min(at + 1, part.end)]
 
-    if "alias" in context and started:
-        return _unquoted(source, started.index)
-    if "anchor" in context and started:
-        return _unquoted(source, started.index, "starts with &, which marks an anchor")
+    if "alias" in context and started is not None:
+        return _unquoted(source, started)
+    if "anchor" in context and started is not None:
+        return _unquoted(source, started, "starts with &, which marks an anchor")
     if (character == "\t" and not indent.strip()) or "tab character" in problem:
         tab = source.text.find("\t", source.text.rfind("\n", 0, at) + 1)
         return Explanation(
@@ -93,21 +94,20 @@ def _explain(error: yaml.YAMLError, source: Source) -> Explanation:
         )
     if "cannot start any token" in problem and character in RESERVED:
         return _unquoted(source, at, RESERVED[character])
-    if "unexpected end of stream" in problem and "quoted" in context and started:
-        opened = started.index
-        quote = source.text[opened]
+    if "unexpected end of stream" in problem and "quoted" in context and started is not None:
+        quote = source.text[started]
         return Explanation(
-            (opened, opened + 1),
+            (started, started + 1),
             "YS001",
             f"the quote {quote} is not closed",
             f"Close it with {quote}",
         )
-    for part, message, remedy in PROBLEMS:
-        if part in problem:
+    for words, message, remedy in PROBLEMS:
+        if words in problem:
             notes = []
-            if started and ("flow" in context or "block" in context) and started.index != at:
-                notes = [(started.index, "the surrounding value starts here")]
-            wrong = source.text[at : at + 2] if "escape" in part else character
+            if started not in (None, at) and ("flow" in context or "block" in context):
+                notes = [(started, "the surrounding value starts here")]
+            wrong = source.text[at : at + 2] if "escape" in words else character
             return Explanation(
                 (at, at + len(wrong)), "YS001", message.format(wrong.strip()), remedy, notes
             )

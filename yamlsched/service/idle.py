@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -21,6 +22,7 @@ from yamlsched import db
 from yamlsched.db.connection import SESSION_SETTINGS
 from yamlsched.entry_points import may_have_plugins
 from yamlsched.errors import YamlschedError
+from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, as_namespace
 from yamlsched.sync.hosts import Snapshot, needs_sync, poll
 from yamlsched.worker.permits import CRON_UNSENT, permit_folder
@@ -72,13 +74,17 @@ def finds_nothing(words: Sequence[str]) -> bool:
     try:
         if "--cron" in options and (permit_folder(file) / CRON_UNSENT).exists():
             return False
-        schedule = ScheduleFile.read(file, options.get("--env"), (), namespace)
-        if queues := options.get("--queue"):
-            schedule = replace(
-                schedule, queues=tuple(queues.split(",")) if queues != "none" else ()
-            )
+        read = partial(ScheduleFile.read, file, options.get("--env"), (), namespace)
+        schedule = read(find_patterns=lambda data: ())
         dsn = make_conninfo(options["--dsn"], connect_timeout=CONNECT_SECONDS)
         with db.connect(dsn, SESSION) as connection:
+            if b"include" in schedule.data:
+                # another file than at the latest tick is not idle: the patterns are in the hash
+                known = hosts.patterns(connection, schedule)
+                schedule = read(find_patterns=lambda data: known)
+            if queues := options.get("--queue"):
+                names = queues.split(",") if queues != "none" else []
+                schedule = replace(schedule, queues=tuple(names))
             # only one poll of a tick writes: a place counts for twice the time since the last
             if not _is_idle(poll(connection, schedule, writes=False), schedule):
                 return False

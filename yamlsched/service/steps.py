@@ -16,6 +16,7 @@ from yamlsched import db, log, plugin_manager
 from yamlsched.act import notes, prune
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
+from yamlsched.schedule import include
 from yamlsched.schedule.file import absolute
 from yamlsched.schedule.job import NotifyTarget
 from yamlsched.schedule.load import load
@@ -56,7 +57,9 @@ class Target:
     def read_file(self) -> ScheduleFile:
         """Return the file as this place has it. Raises EnvironmentFailed if it cannot be read."""
         folders = tuple(map(os.path.realpath, self.handler_folders))
-        schedule = ScheduleFile.read(self.file, self.environment, folders, self.namespace)
+        schedule = ScheduleFile.read(
+            self.file, self.environment, folders, self.namespace, find_patterns=include.patterns
+        )
         return replace(schedule, folders=folders, queues=self.queues)
 
     def unreadable_file(self) -> ScheduleFile:

@@ -13,10 +13,10 @@ from psycopg import Connection
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.schedule import checks, formats, load
+from yamlsched.schedule import checks, formats
 from yamlsched.schedule.checks import Checked
 from yamlsched.schedule.job import Job
-from yamlsched.schedule.load import Loaded
+from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.values import plain
 from yamlsched.sync import converge, definitions, edits, hosts, revision, slot_rows
 from yamlsched.sync.files import ScheduleFile, SyncResult
@@ -140,9 +140,7 @@ class FileApplication:
 
     def _read(self) -> tuple[Loaded, Checked]:
         """Read and check the file; its valid jobs are those of the result."""
-        loaded = load.load(
-            self.schedule.data, self.schedule.path, self.schedule.environment or None
-        )
+        loaded = _load(self.schedule)
         if self.schedule.namespace_override is not None:
             loaded = replace(loaded, namespace=self.schedule.namespace_override)
         loaded = replace(loaded, served=self.schedule.served(loaded.queues))
@@ -152,7 +150,10 @@ class FileApplication:
         return loaded, checked
 
     def _revision(self) -> Revision:
-        revised = revision.read(str(self.schedule.real_file), self.schedule.data, os.environ)
+        schedule = self.schedule
+        revised = revision.read(
+            str(schedule.real_file), schedule.data, os.environ, schedule.included
+        )
         if revised.problem:
             log.info(
                 "revision.unknown",
@@ -274,7 +275,7 @@ def claimable_jobs(
     """
     jobs = result.jobs
     if jobs is None:
-        loaded = load.load(schedule.data, schedule.path, schedule.environment or None)
+        loaded = _load(schedule)
         jobs = result.jobs = loaded.jobs
         result.queues = frozenset(loaded.queues) if loaded.is_readable else None
         _report_left_out(
@@ -284,6 +285,11 @@ def claimable_jobs(
         same = definitions.same_programs(connection, result.namespace, jobs)
         jobs = {name: jobs[name] for name in same}
     return jobs
+
+
+def _load(schedule: ScheduleFile) -> Loaded:
+    environment = schedule.environment or None
+    return load(schedule.data, schedule.path, environment, schedule.included)
 
 
 def _log_findings(schedule: ScheduleFile, loaded: Loaded) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ import tzdata  # type: ignore[import-untyped]
 
 from yamlsched import __version__
 from yamlsched.schedule import file
+from yamlsched.schedule.file import NOTHING, Included
 from yamlsched.sync.in_use import APPLIED, REFUSED, FileVersion, Verdict
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class ScheduleFile:
     YAMLSCHED_ENV is set, possibly to none. ``path`` is as given, with links. ``real_path`` is where
     they led when it was read, and ``folders`` are those of --path then: what is looked up there is
     of the same release. ``queues`` are those that this host serves; None: all that are not
-    dedicated. ``syncs``: not that of a started worker, which is no place.
+    dedicated. ``syncs``: not that of a started worker, which is no place. ``included`` are the
+    files that it includes.
     """
 
     data: bytes = field(repr=False)
@@ -59,6 +60,7 @@ class ScheduleFile:
     folders: tuple[str, ...] = ()
     queues: tuple[str, ...] | None = None
     syncs: bool = True
+    included: Included = field(default=NOTHING, repr=False)
 
     @classmethod
     def read(
@@ -67,12 +69,17 @@ class ScheduleFile:
         environment: str | None,
         handler_path: tuple[str, ...] | None = (),
         namespace_override: str | None = None,
+        *,
+        find_patterns: Callable[[bytes], Sequence[str]],
     ) -> ScheduleFile:
-        """Read the file. Raises EnvironmentFailed if it cannot be read."""
+        """Read the file, and what it includes by the patterns that ``find_patterns`` returns of its
+        content: an idle tick knows them. Raises EnvironmentFailed if it cannot be read.
+        """
         place, real_path = file.absolute(path), ""
         while real_path != os.path.realpath(place):  # a link may be switched meanwhile
             real_path = os.path.realpath(place)
             data = file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
+            included = file.read_included(Path(real_path), find_patterns(data))
         return cls(
             data,
             str(place),
@@ -81,6 +88,7 @@ class ScheduleFile:
             namespace_override=namespace_override,
             names_environment=environment is not None,
             real_path=real_path,
+            included=included,
         )
 
     @property
@@ -92,7 +100,7 @@ class ScheduleFile:
 
     @cached_property
     def sha256(self) -> str:
-        return hashlib.sha256(self.data).hexdigest()
+        return file.digest(self.data, self.included)
 
     @cached_property
     def version(self) -> FileVersion:

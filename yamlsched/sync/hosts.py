@@ -113,12 +113,19 @@ def poll(
         "is_valid": is_valid,
         "writes": writes and schedule.syncs,
         "queues": schedule.serves_now(),
+        "include": list(schedule.included.patterns),
         "errors": [error[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]] or None,
         "now": now,
     }
     with connection.cursor(row_factory=class_row(Snapshot)) as cursor:
         [row] = cursor.execute(load("hosts")["poll"], parameters).fetchall()
     return row
+
+
+def patterns(connection: Connection[Any], schedule: ScheduleFile) -> list[str]:
+    """Return the patterns of ``include`` that the file of this place had at its latest tick."""
+    statement = load("hosts")["patterns"]
+    return next(iter(fetch_column(connection, statement, place_parameters(schedule))), [])
 
 
 def place_parameters(schedule: ScheduleFile) -> dict[str, Any]:

@@ -8,7 +8,6 @@ formats. Nothing here fails a sync: what cannot be read is not known.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
@@ -18,11 +17,15 @@ from pathlib import Path
 
 from yamlsched import git
 from yamlsched.runs.lifecycle import one_line
+from yamlsched.schedule import include
+from yamlsched.schedule.file import NOTHING, Included
 
 MAX_CHARS = 200
 """Of a commit, an author and a subject, that are stored."""
 MAX_GIT_SECONDS = 5.0
 """For all of git: .git may be on a network file system that does not answer."""
+MAX_GIT_BYTES = 1_000_000
+"""Of a list of the files that may be included."""
 COMMIT_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -65,9 +68,11 @@ class _Unknown(Exception):
     """The revision is not known: the problem, and its remedy."""
 
 
-def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
-    """Return the revision of ``data``, which is the content of the file at ``path``.
-    Never fails.
+def read(
+    path: str, data: bytes, environment: Mapping[str, str], included: Included = NOTHING
+) -> Revision:
+    """Return the revision of ``data``, which is the content of the file at ``path``, and of what it
+    includes. Never fails.
     """
     named, author = (
         _clean(environment.get(f"YAMLSCHED_{name}", "")) for name in ("REVISION", "AUTHOR")
@@ -76,7 +81,9 @@ def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
         return Revision(named, author=author)
     try:
         place = Path(os.path.realpath(path))
-        facts = _read_git(place, data, environment) if _is_below_git(place) else Revision()
+        facts = Revision()
+        if _is_below_git(place):
+            facts = _read_git(place, data, environment, included)
     except _Unknown as error:
         facts = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
     except (OSError, ValueError) as error:  # a path that the system does not accept is one, too
@@ -111,37 +118,46 @@ def _is_below_git(place: Path) -> bool:
     )
 
 
-def _read_git(place: Path, data: bytes, environment: Mapping[str, str]) -> Revision:
-    """Return what git knows of the file. Raises _Unknown."""
+def _read_git(
+    place: Path, data: bytes, environment: Mapping[str, str], included: Included
+) -> Revision:
+    """Return what git knows of the file and of those that it includes. Raises _Unknown."""
     deadline = time.monotonic() + MAX_GIT_SECONDS
 
     def ask(*arguments: str) -> bytes:
         return _git(place, deadline, environment, *arguments)
 
     fields = "--format=%H%x00%P%x00%an%x00%s"
-    _, _, line = ask(
-        "rev-list", "-1", "--encoding=UTF-8", fields, "HEAD", "--", place.name
-    ).partition(b"\n")
+    names = [f":(literal){place.name}", *(f":(glob){name}" for name in included.patterns)]
+    _, _, line = ask("rev-list", "-1", "--encoding=UTF-8", fields, "HEAD", "--", *names).partition(
+        b"\n"
+    )
     if not line:
         return Revision()  # no commit has it
     commit, parents, author, subject = (
         part.decode("utf-8", "replace") for part in line.split(b"\0", 3)
     )
-    entry = ask("ls-tree", commit, "--", place.name).split(maxsplit=3)
+    entry = ask("ls-tree", commit, "--", names[0]).split(maxsplit=3)
     if not entry:
         return Revision()  # the last commit removed it
-    blob = entry[2].decode("ascii", "replace")
-    if blob not in (_blob_id(data, blob), _blob_id(data.replace(b"\r\n", b"\n"), blob)):
+    committed = {place.name: entry[2].decode("ascii", "replace")}
+    if included.patterns:
+        tree = ask("rev-parse", "--verify", f"{commit}:./").decode("ascii", "replace").strip()
+        listed = ask(*include.tree_arguments(tree, included.patterns))
+        committed |= include.blobs(listed, included.patterns, place.name)
+    contents = {place.name: data, **{each.path: each.data for each in included.files}}
+    if committed.keys() != contents.keys() or not all(
+        _is_same(contents[path], blob) for path, blob in committed.items()
+    ):
         return Revision(commit, is_dirty=True)
     if not parents and ask("rev-parse", "--is-shallow-repository") == b"true\n":
         return Revision(commit)  # the clone ends here: an earlier commit may have changed the file
     return Revision(commit, author=_clean(author), subject=_clean(subject))
 
 
-def _blob_id(data: bytes, like: str) -> str:
-    """Return the id that git gives to a content, in the format of the id ``like``."""
-    kind = hashlib.sha1 if len(like) == 40 else hashlib.sha256
-    return kind(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+def _is_same(data: bytes, blob: str) -> bool:
+    """Return whether a content is that of a blob, apart from the ends of lines."""
+    return blob in (git.blob_id(data, blob), git.blob_id(data.replace(b"\r\n", b"\n"), blob))
 
 
 def _clean(text: str) -> str | None:
@@ -153,7 +169,7 @@ def _git(place: Path, deadline: float, environment: Mapping[str, str], *argument
     the deadline.
     """
     try:
-        answer = git.run(place.parent, environment, deadline, *arguments)
+        answer = git.run(place.parent, environment, deadline, *arguments, max_bytes=MAX_GIT_BYTES)
     except FileNotFoundError:
         remedy = "install git, or set YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
         raise _Unknown("the file is in a git work tree, and git is not installed", remedy) from None

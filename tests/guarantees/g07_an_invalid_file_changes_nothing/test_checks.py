@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from yamlsched.cli import cli
 from yamlsched.schedule.checks import Checked, check, check_all
-from yamlsched.schedule.load import load
+from yamlsched.schedule.load import load_file
 
 MISTAKES = Path(__file__).parents[2] / "mistakes"
 
 
 def checked(file: Path, given: tuple[str, ...] | None = ()) -> Checked:
-    return check(load(file.read_bytes(), str(file), None), file, given)
+    return check(load_file(file, None), file, given)
 
 
 @pytest.mark.parametrize("file", sorted(MISTAKES.glob("*.yaml")), ids=lambda file: file.stem)
@@ -79,9 +79,7 @@ def test_any_number_of_suppressed_diagnostics_hides_no_other(
         f"version: 1\njobs:\n{suppressed}  wrong: {{handler: takes.nothing, payload: {{a: 1}}}}\n",
     )
 
-    found = check_all(
-        load(file.read_bytes(), str(file), None), file, (), datetime(2026, 1, 14, tzinfo=UTC)
-    )
+    found = check_all(load_file(file, None), file, (), datetime(2026, 1, 14, tzinfo=UTC))
 
     assert [(one.line, one.code) for one in found if one.code != "YS405"] == [(1_503, "YS304")]
     assert list(checked(file).jobs) == [f"j{n}" for n in range(1_500)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -19,10 +18,10 @@ from yamlsched.db import migrations
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.doctor import Check, fail, ok, server, warn
-from yamlsched.schedule import checks
+from yamlsched.schedule import checks, include
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import is_suppressed
-from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule.load import Loaded, load_file
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.paths import import_path
 from yamlsched.schedule.source import Diagnostic
@@ -50,7 +49,7 @@ def schedule(
         return None, [
             Check("file", "fail" if must_exist else "warn", f"{file} does not exist", remedy)
         ]
-    loaded = load(schedule_file.read(file), str(file), environment)
+    loaded = load_file(file, environment)
     if count := sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics):
         what = f"{file} has {count} error{'' if count == 1 else 's'}"
         return loaded, [fail("file", what, "yamlsched validate")]
@@ -101,7 +100,8 @@ def commit(file: Path) -> list[Check]:
     """Return which commit a sync of the file would record; nothing for a file without one, outside
     of a repository.
     """
-    recorded = revision.read(str(file), file.read_bytes(), os.environ)
+    data, included = include.read(file)
+    recorded = revision.read(str(file), data, os.environ, included)
     if recorded.problem:
         what = f"{recorded.problem}, so edits are recorded without commit and author"
         return [warn("commit", what, recorded.remedy)]
@@ -143,7 +143,7 @@ def database(settings: Settings, is_valid: bool, loaded: Loaded | None) -> Itera
             if named not in (None, namespace):
                 yield moved(now, named, socket.gethostname())
             yield ticking(now, socket.gethostname())
-            own = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+            own = schedule_file.digest(*include.read(file)) if file.is_file() else None
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, settings.env or "")
             yield from problems(now)
     except EnvironmentFailed as error:

@@ -69,7 +69,7 @@ def read(whole: Place) -> None:
                 is_any = True
         for manifest in _manifests(document):
             is_any = True
-            line = findings.source.position(manifest.start)[0]
+            line = findings.source.position(manifest.start).line
             with whole.at(line, "CronJob (no name): ").reporting():
                 name = str(_at(manifest, "metadata", "name") or "")
                 place = whole.at(line, f"{_at(manifest, 'kind')} {shown(name or '(no name)')}: ")

@@ -15,8 +15,10 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.preview.diff import base_side, compare, file_side
 from yamlsched.extras.preview.model import Preview
 from yamlsched.schedule import file as schedule_file
-from yamlsched.schedule.file import MAX_FILE_BYTES
-from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule import include
+from yamlsched.schedule.file import MAX_FILE_BYTES, NOTHING, Included, IncludedFile
+from yamlsched.schedule.include import Contents
+from yamlsched.schedule.load import Loaded, load, load_file
 from yamlsched.timetable import times
 from yamlsched.timetable.times import TimeInput
 from yamlsched.timetable.zones import zone
@@ -25,7 +27,7 @@ MAX_GIT_SECONDS = 30.0
 """For all of git: a person waits for it."""
 
 
-def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
+def read_base(base: str, file: Path) -> tuple[str, Contents | None]:
     """Return the name and the content of ``base``: a revision of ``file``, or, if it is a path,
     another file.
 
@@ -34,13 +36,13 @@ def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
     Raises EnvironmentFailed.
     """
     if base.startswith(("/", "./", "../")):
-        return base, schedule_file.read_reviewed(Path(base))
+        return base, include.read(Path(base), is_reviewed=True)
     return base if ":" in base else f"{base}:{file.name}", read_revision(base, file)
 
 
-def read_revision(revision: str, file: Path) -> bytes | None:
-    """Return the content of ``file`` at ``revision``, in the repository that contains it; None if
-    it is not there.
+def read_revision(revision: str, file: Path) -> Contents | None:
+    """Return the content of ``file``, and of what it includes, at ``revision``, in the repository
+    that contains it; None if it is not there.
 
     ``REV:path`` names another path, from the top of the repository, which must exist. Raises
     EnvironmentFailed with a remedy.
@@ -70,7 +72,7 @@ def read_revision(revision: str, file: Path) -> bytes | None:
     name = revision if colon else f"{commit}:./{place.name}"
     blob = repository.answer("rev-parse", "-q", "--verify", name)
     if blob is not None:
-        return repository.content(name, blob.decode("ascii").strip())
+        return repository.contents(name, blob.decode("ascii").strip(), place)
     if colon:
         raise EnvironmentFailed(
             f"{path} is not a file in {commit}: pass the path of a file that exists there, from the"
@@ -105,6 +107,31 @@ class _Repository:
         if not commit or commit.startswith("-"):  # git would obey an option
             return False
         return self.answer("rev-parse", "-q", "--verify", f"{commit}^{{commit}}") is not None
+
+    def contents(self, name: str, blob: str, file: Path) -> Contents:
+        """Return the content of the file that ``name`` names, by its id, and of what it includes.
+
+        What is the same beside ``file`` is read there: git is asked for one file at a time.
+        """
+        data = self.content(name, blob)
+        patterns = include.patterns(data)
+        if not patterns:
+            return Contents(data, NOTHING)
+        folder = name[: max(name.rfind("/"), name.find(":")) + 1]
+        tree = self.answer("rev-parse", "-q", "--verify", folder) or b""
+        listed = self.answer(*include.tree_arguments(tree.decode("ascii").strip(), patterns)) or b""
+        now = (each.data for each in schedule_file.read_included(file, patterns, True).files)
+        known = {git.blob_id(each, blob): each for each in now}
+        files, size = [], len(data)
+        for path, other in include.blobs(listed, patterns, file.name).items():
+            one = (
+                known[other] if other in known else self.content(include.beside(name, path), other)
+            )
+            files.append(IncludedFile(path, one))
+            size += len(one)
+            if size > MAX_FILE_BYTES:
+                break  # the file is refused
+        return Contents(data, Included(patterns, tuple(files)))
 
     def content(self, name: str, blob: str) -> bytes:
         """Return the content of the file that ``name`` names, by its id."""
@@ -165,7 +192,7 @@ MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
 
 def read(file: Path, environment: str | None) -> Loaded:
     """Return the edited file, which may have errors."""
-    return load(schedule_file.read_reviewed(file, MISSING_FILE), str(file), environment)
+    return load_file(file, environment, MISSING_FILE, is_reviewed=True)
 
 
 def instant(at: TimeInput | None, edited: Loaded, now: datetime) -> datetime:
@@ -186,9 +213,12 @@ def preview(
     """Return what the valid file ``edited`` changes compared with ``base``, in the time after the
     edit.
     """
-    name, data = read_base(base, file)
+    name, contents = read_base(base, file)
     after = file_side(str(file), edited, environment)
     before = base_side(
-        name, None if data is None else load(data, name, environment), environment, after
+        name,
+        None if contents is None else load(contents.data, name, environment, contents.included),
+        environment,
+        after,
     )
     return compare(before, after, at, at + duration, environment)

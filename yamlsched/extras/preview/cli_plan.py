@@ -32,7 +32,7 @@ from yamlsched.sync.in_use import REFUSED
 @_filters.path_option
 def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
     schedule = target(settings, options).read_file()
-    loaded = load(schedule.data, str(settings.file), settings.env or None)
+    loaded = load(schedule.data, str(settings.file), settings.env or None, schedule.included)
     loaded = replace(loaded, namespace=settings.namespace or loaded.namespace)
     served = replace(loaded, served=schedule.served(loaded.queues))
     errors = checks.check(served, settings.file, schedule.handler_path).errors

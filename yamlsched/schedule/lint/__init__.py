@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
-from yamlsched.schedule.node import Spot
+from yamlsched.schedule.node import Spot, is_defaults
 from yamlsched.text import quoted
 from yamlsched.timetable.cron import Cron
 from yamlsched.timetable.slots import span
@@ -35,7 +35,7 @@ class Linter:
         """
         spot = self.loaded.spot(job.name, key)
         notes = []
-        if spot.path[0] == "defaults":
+        if is_defaults(spot.path):
             notes = [(spot.key.node.start, f"{key} is set here")]
             spot = self.spot_of_cron(job)
         self.findings.warning(spot, code, f"job {quoted(job.name)}: {message}", remedy, notes=notes)
