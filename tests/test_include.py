@@ -525,3 +525,37 @@ def test_values_of_an_environment_are_over_the_defaults_of_a_file(folder: Path) 
         ("y", "b"): ("1m", "2m", "m"),
     }
     assert run("validate").return_value == 0
+
+
+@pytest.mark.parametrize("name", ["schedules.yaml", "jobs/a.yaml"])
+def test_jobs_are_imported_into_any_of_the_files(folder: Path, name: str) -> None:
+    write(folder, {"jobs/a.yaml": ONE.format("a") + "\nx-end: 1\n", "schedules.yaml": MAIN})
+    write(folder, {"crontab": "*/5 * * * * df -h\n0 3 * * * a --all\n"})
+
+    result = run("import", "crontab", "--into", name)
+
+    assert "2 jobs imported, 0 left out" in result.output
+    loaded = load_file(Path("schedules.yaml"), None)
+    places = {job: loaded.source.position(loaded.spot(job).node.start).file for job in loaded.jobs}
+    assert places == {"a": "jobs/a.yaml", "b": "jobs/b.yaml", "df": name, "a_2": name}
+
+
+def test_what_an_included_file_cannot_have_is_not_imported_into_it(folder: Path) -> None:
+    lock = "0 3 * * * flock /tmp/l ls\n0 4 * * * flock /tmp/l df\n"
+    write(folder, {"crontab": lock, "other/x.yaml": ONE.format("x")})
+
+    for file, why in (("jobs/a.yaml", "limits are in the main file"), ("other/x.yaml", "version")):
+        result = run("import", "crontab", "--policy", "advised", "--into", file)
+        assert why in str(result.exception)
+    assert (folder / "jobs/a.yaml").read_text() == ONE.format("a")
+
+
+def test_an_import_names_what_it_inherits_from_the_defaults_of_its_file(folder: Path) -> None:
+    write(folder, {"jobs/a.yaml": "defaults: {env: {A: '1'}, owner: x}\n" + ONE.format("a")})
+    write(folder, {"crontab": "*/5 * * * * df -h\n"})
+
+    result = run("import", "crontab", "--into", "jobs/a.yaml")
+
+    assert "its defaults apply to the imported jobs too: owner" in result.output
+    job = load_file(Path("schedules.yaml"), None).jobs["df"]
+    assert (job.env, job.owner) == ({}, "x")

@@ -85,13 +85,14 @@ def command(
         raise click.BadParameter(str(error), param_hint="--timezone") from error
     data = None if into is None else target.read(into)
     comments = target.only_comments(data)
-    loaded = target.load_valid(into, data) if into and data and comments is None else None
+    place = target.Target.find(into, data) if into and data and comments is None else None
+    loaded = target.load_valid(place) if place else None
     sources = [_source(file, zone, policy == "faithful", home) for file in files]
     batch = read.read(sources, kind, loaded, datetime.now(UTC))
     if batch.jobs:
         text = (
-            write.append(loaded, batch.jobs)
-            if loaded
+            write.append(place, loaded, batch.jobs)
+            if place and loaded
             else (comments or "") + write.as_file(batch.jobs, zone)
         )
         if into is not None:

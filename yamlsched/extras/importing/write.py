@@ -11,8 +11,11 @@ from typing import Any
 
 from yamlsched.errors import Refused
 from yamlsched.extras.importing.model import YAML_WORDS, ImportedJob
-from yamlsched.schedule.load import Loaded, load
+from yamlsched.extras.importing.target import Target
+from yamlsched.schedule.findings import decode
+from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.node import Node
+from yamlsched.schedule.parse import parse
 from yamlsched.secret_forms import mask
 
 PLAIN = re.compile(r"(--?|\.\.?/)?[A-Za-z/][A-Za-z0-9_./=@+-]*", re.ASCII)
@@ -128,20 +131,18 @@ def _comment(text: str) -> str:
     return safe if len(safe) <= MAX_COMMENT_CHARS else safe[: MAX_COMMENT_CHARS - 3] + "..."
 
 
-def append(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
-    """Return the text of a valid schedules.yaml with ``jobs`` behind its own. Raises Refused if that
-    is not possible as text.
+def append(target: Target, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
+    """Return the text of a file of the valid schedule ``loaded`` with ``jobs`` behind its own.
+    Raises Refused if that is not possible as text.
     """
-    assert loaded.root is not None
-    text, root, node = loaded.source.text, loaded.root.node, loaded.root.node.value["jobs"]
-    limits = _limits(jobs)
-    if limits and "limits" in root.value:
-        raise _refused(
-            loaded, "it has limits: import to stdout, and paste the jobs and their limits"
-        )
+    text, root = target.data.decode(), _parsed(target.data)
+    node, limits = root.value["jobs"], _limits(jobs)
+    if limits and ("limits" in root.value or target.main != target.file):
+        why = "it has limits" if "limits" in root.value else "limits are in the main file"
+        raise _refused(target, f"{why}: import to stdout, and paste the jobs and their limits")
     if text[root.start : root.start + 1] == "{" or node.alias_at is not None:
         raise _refused(
-            loaded, "its jobs are not written as a block: write each key on a line of its own"
+            target, "its jobs are not written as a block: write each key on a line of its own"
         )
     column = _column(text, node.key.start)
     if not node.value:  # jobs: {}
@@ -153,36 +154,42 @@ def append(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     else:
         if text[node.start : node.start + 1] == "{":
             raise _refused(
-                loaded, "its jobs are written in braces: write each job on lines of its own"
+                target, "its jobs are written in braces: write each job on lines of its own"
             )
         first = next(iter(node.value.values())).key
         indent = " " * _column(text, first.start)
         head, tail = _split_behind(text, node.key.start, root.value.values(), len(indent))
         result = f"{head}\n{as_jobs(jobs, loaded.timezone, indent)}{tail}"
-    after = load(result.encode(), loaded.source.file, None)
-    if limits and after.root:
-        result = _with_limits(result, after.root.node, limits)
-        after = load(result.encode(), loaded.source.file, None)
+    if limits:
+        result = _with_limits(result, _parsed(result.encode()), limits)
+    after = target.load(result.encode())
     is_same = after.namespace == loaded.namespace and all(
         after.jobs.get(name) == job for name, job in loaded.jobs.items()
     )
     if not is_same or not after.jobs.keys() >= {job.name for job in jobs}:
         raise _refused(
-            loaded, "its jobs cannot be extended as text: import to stdout, and paste the jobs"
+            target, "its jobs cannot be extended as text: import to stdout, and paste the jobs"
         )
     known = {diagnostic.message for diagnostic in loaded.diagnostics}
     for diagnostic in after.diagnostics:
         if diagnostic.severity == "error" and diagnostic.message not in known:
-            raise _refused(loaded, f"with the imported jobs it is not valid: {diagnostic.message}")
+            raise _refused(target, f"with the imported jobs it is not valid: {diagnostic.message}")
     return re.sub(r"(?<!\r)\n", "\r\n", result) if "\r\n" in text else result
 
 
-def _refused(loaded: Loaded, why: str) -> Refused:
-    return Refused(f"{loaded.source.file} was not changed: {why}")
+def _parsed(data: bytes) -> Node:
+    """Return the document of a file; an empty one if it cannot be parsed."""
+    return parse(decode(data, "")) or Node({}, 0, 0)
+
+
+def _refused(target: Target, why: str) -> Refused:
+    return Refused(f"{target.file} was not changed: {why}")
 
 
 def _with_limits(text: str, root: Node, limits: Mapping[str, Any]) -> str:
     """Return ``text`` with ``limits`` behind its version."""
+    if "version" not in root.value:
+        return text
     at = text.find("\n", root.value["version"].end) + 1
     return f"{text[:at]}{' ' * _column(text, root.start)}limits: {flow(limits)}\n{text[at:]}"
 
