@@ -993,24 +993,22 @@ revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, tex
 
 -- Hooks
 
--- Create the runs of the hooks of runs that this transaction has ended, or that it retries after a
--- failed attempt: each once, by its key. In the order of their jobs, so that two transactions wait
--- for each other in one order. Returns how many.
-create function yamlsched.enqueue_hooks(
-    of_namespace text, run_ids bigint[], now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+-- Create the runs of the hooks of some runs, each once, by its key. In the order of their jobs, so
+-- that two transactions wait for each other in one order. Returns how many.
+create function yamlsched.insert_hooks(run_ids bigint[], is_unique boolean, now timestamptz)
+    returns bigint
+    language sql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
-declare
-    created bigint := 0;
-begin
-    if run_ids <> '{}' then
+    with created as (
         insert into yamlsched.job_runs
-            (namespace, definition_id, job_type, payload, idempotency_key, run_at, late_at,
-             priority, max_attempts, parent_id, hook, trace_context, queue)
+            (namespace, definition_id, job_type, payload, idempotency_key, unique_key, run_at,
+             late_at, priority, max_attempts, parent_id, hook, trace_context, queue)
         select h.namespace, h.id, h.job_type, h.payload,
-               concat_ws(':', h.job_type, r.status, r.id, r.attempts), now, now + h.start_within,
-               h.priority, h.max_attempts, r.id, r.status, r.trace_context, h.queue
+               concat_ws(':', h.job_type, r.status, r.id, r.attempts),
+               case when is_unique then (yamlsched.unique_keys(h, array[h.payload]))[1] end, now,
+               now + h.start_within, h.priority, h.max_attempts, r.id, r.status, r.trace_context,
+               h.queue
         from yamlsched.job_runs r
         join yamlsched.job_definitions d on d.id = r.definition_id
         cross join lateral unnest(case r.status when 'dead' then d.on_dead
@@ -1019,8 +1017,29 @@ begin
         join yamlsched.job_definitions h on h.namespace = d.namespace and h.job_type = n.name
         where r.id = any (run_ids) and h.enabled and h.retired_at is null
         order by h.id, r.id
-        on conflict do nothing;
-        get diagnostics created = row_count;
+        on conflict do nothing
+        returning id
+    )
+    select count(*) from created
+$$;
+
+-- Create the runs of the hooks of runs that this transaction has ended, or that it retries after a
+-- failed attempt. A hook delays nothing and fails nothing: where another open transaction has
+-- enqueued the same, or this one cannot see what another has, there may be one beside it. Returns
+-- how many.
+create function yamlsched.enqueue_hooks(
+    of_namespace text, run_ids bigint[], now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
+as $$
+declare
+    created bigint := 0;
+begin
+    if run_ids <> '{}' then
+        begin
+            created := yamlsched.insert_hooks(run_ids, true, now);
+        exception when lock_not_available or serialization_failure then
+            created := yamlsched.insert_hooks(run_ids, false, now);
+        end;
     end if;
     if created > 0 then
         perform pg_notify('yamlsched', of_namespace);

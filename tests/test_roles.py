@@ -500,8 +500,8 @@ waits_elsewhere waits_for
 """
 WRITING = """
 block block_closed claim_gated continue_edits end_expired enqueue enqueue_hooks enqueue_many expire
-forget_notes grant_permits leave_gates lock_gates make_gates move_runs note note_runs offer pause_dying
-promote put_definitions put_place release remove_values repair settle_notes sweep unique_keys
+forget_notes grant_permits insert_hooks leave_gates lock_gates make_gates move_runs note note_runs offer
+pause_dying promote put_definitions put_place release remove_values repair settle_notes sweep unique_keys
 """
 
 

@@ -419,6 +419,86 @@ def test_a_retry_of_a_claimed_run_does_not_count_as_waiting(db: Db, worker: Work
     assert mail(db) == (second.run_id, False)
 
 
+# -- hooks
+
+
+def pages(db: Db) -> list[Any]:
+    rows = db.execute("select * from yamlsched.job_runs where job_type = 'mail' order by id")
+    return rows.fetchall()
+
+
+def dying(db: Db, worker: Worker, count: int = 1) -> list[Any]:
+    """Return runs of a job with a hook, claimed."""
+    job = a_job(db, "charge", schedule=None, on_dead=["mail"])
+    for number in range(count):
+        a_run(db, job, run_at=NOW + number * timedelta(seconds=1))
+    return worker.claim(count, now=NOW + MINUTE)
+
+
+def test_a_storm_of_deaths_is_one_run_of_a_hook_and_one_more_after_its_end(
+    db: Db, worker: Worker
+) -> None:
+    a_unique_job(db)
+    first, *others, last = dying(db, worker, 5)
+
+    worker.finish(first, DEAD)
+    assert worker.call(store.finish, "default", [(run, DEAD) for run in others], now=NOW)
+    [page] = pages(db)
+    assert (page.parent_id, page.hook) == (first.id, "dead")
+    assert yamlsched.enqueue(db, "mail") == (page.id, False)
+
+    end(db, page.id)
+    worker.finish(last, DEAD)
+    assert [page.parent_id for page in pages(db)] == [first.id, last.id]
+
+
+def test_a_hook_is_not_held_up_by_a_transaction_that_has_enqueued_its_job(
+    db: Db, worker: Worker, dsn: str
+) -> None:
+    a_unique_job(db)
+    [run] = dying(db, worker)
+    with psycopg.connect(dsn) as application:
+        yamlsched.enqueue(application, "mail")
+
+        worker.finish(run, DEAD)
+
+        assert value(db, "select status from yamlsched.job_runs where id = %s", run.id) == "dead"
+        application.rollback()
+    assert [(page.parent_id, page.unique_key) for page in pages(db)] == [(run.id, None)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_hook_fails_no_transaction_that_cannot_see_the_other_run(
+    db: Db, dsn: str, level: IsolationLevel
+) -> None:
+    a_unique_job(db)
+    job = a_job(db, "charge", schedule=None, on_dead=["mail"])
+    dead = a_run(db, job, "dead")
+    with psycopg.connect(dsn) as own:
+        own.isolation_level = level
+        own.execute("select from yamlsched.job_runs")
+        yamlsched.enqueue(db, "mail")
+
+        own.execute("select yamlsched.enqueue_hooks('default', array[%s::bigint], now())", [dead])
+
+    is_seen = level is IsolationLevel.READ_COMMITTED
+    assert [page.parent_id for page in pages(db)] == [None, *([] if is_seen else [dead])]
+
+
+def test_a_hook_beside_a_run_that_has_expired_is_created(db: Db, worker: Worker) -> None:
+    a_unique_job(db, expires_after=MINUTE)
+    old = yamlsched.enqueue(db, "mail")
+    db.execute("update yamlsched.job_runs set run_at = now() - interval '2 min'")
+    [run] = dying(db, worker)
+
+    worker.finish(run, DEAD)
+
+    assert [(page.id == old.run_id, page.status) for page in pages(db)] == [
+        (True, "cancelled"),
+        (False, "queued"),
+    ]
+
+
 # -- a model of it
 
 
