@@ -830,6 +830,24 @@ as $$
          where r.unique_key = of_unique_key and r.finished_at is null)) end
 $$;
 
+-- The runs that an enqueue has created or found, in order. One that waits is not claimed before
+-- this transaction ends: it sees what that has written.
+create function yamlsched.enqueued_runs(
+    job yamlsched.job_definitions, keys text[], uniques text[], ids bigint[]) returns bigint[]
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if job.unique_rule ->> 'while' = 'waiting' then
+        perform from yamlsched.job_runs r
+        where r.unique_key = any (uniques) and r.finished_at is null order by r.id for share;
+    end if;
+    return array(
+        select yamlsched.enqueued_run(job.namespace, k.key, k.unique_key, k.id)
+        from unnest(keys, uniques, ids) with ordinality as k (key, unique_key, id, nth)
+        order by k.nth);
+end
+$$;
+
 -- Whether who enqueues may change runs. Inside of enqueue the current user is its owner.
 create function yamlsched.is_worker() returns boolean
     language sql stable set search_path = pg_catalog, pg_temp
@@ -922,16 +940,15 @@ declare
     fault  text := yamlsched.arguments_fault(job_type, payloads, idempotency_keys, run_at,
         parent_id, priority, delay, trace_contexts);
     due_at timestamptz := greatest(run_at, clock_timestamp() + delay, clock_timestamp());
-    ids    bigint[];                     -- one for each position
-    uniques text[];
+    ids    bigint[];                     -- one for each position, like the next two
     runs   bigint[];
+    uniques text[];
 begin
     if fault is not null then
         raise exception using errcode = 'YS003', message = fault;
     end if;
     ids := array(select nextval('yamlsched.job_runs_id_seq')
                  from generate_series(1, cardinality(payloads)));
-
     uniques := yamlsched.unique_keys(job, payloads);
     loop
         -- In the order of keys, so that two that enqueue the same keys wait for each other and
@@ -949,12 +966,8 @@ begin
         where yamlsched.enqueued_run(job.namespace, i.key, i.unique_key, null) is null
         order by i.unique_key collate "C", i.key collate "C", i.id
         on conflict do nothing;
-        -- A later statement: it sees what the insert has waited for.
-        runs := array(
-            select yamlsched.enqueued_run(job.namespace, k.key, k.unique_key, k.id)
-            from unnest(idempotency_keys, uniques, ids) with ordinality
-                as k (key, unique_key, id, nth)
-            order by k.nth);
+        -- Later statements: they see what the insert has waited for.
+        runs := yamlsched.enqueued_runs(job, idempotency_keys, uniques, ids);
         exit when array_position(runs, null) is null;
     end loop;
     perform yamlsched.refuse_keys(job.namespace, job.job_type, idempotency_keys);
