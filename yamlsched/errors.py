@@ -53,6 +53,10 @@ class CronError(ScheduleError):
         self.end = end
         self.remedy = remedy
 
+    def moved(self, by: int) -> CronError:
+        """Return the error about a part of an expression as one about the whole."""
+        return CronError(self.message, self.start + by, self.end + by, self.remedy)
+
 
 class EnvironmentFailed(YamlschedError):
     """Something outside of yamlsched fails: the database, the file system, a missing program."""

@@ -8,12 +8,14 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from yamlsched.errors import ScheduleError
 from yamlsched.timetable.cron import Cron, on_dates
 
+ONE_DAY = timedelta(days=1)
 ENDS_SOON = timedelta(days=60)
 """This long before the end of a calendar, what uses it is warned about."""
 
@@ -101,21 +103,14 @@ def skipped_by(skip_on: Calendars, only_on: Calendars, day: date) -> str:
 
 def days(skip_on: Calendars, only_on: Calendars, first: date, last: date) -> list[Days]:
     """Return the dates from ``first`` to ``last`` in parts that are treated alike, in order."""
-    starts = {first}
-    for calendar in (*skip_on, *only_on):
-        for begin, end in calendar.dates:
-            starts |= {begin, end + timedelta(days=1)} if end < date.max else {begin}
-    edges = sorted(day for day in starts if first <= day <= last)
-    parts: list[Days] = []
-    for start, end in zip(
-        edges, [*(day - timedelta(days=1) for day in edges[1:]), last], strict=True
-    ):
-        why = skipped_by(skip_on, only_on, start)
-        if parts and parts[-1].skipped_by == why:
-            parts[-1] = parts[-1]._replace(last=end)
-        else:
-            parts.append(Days(start, end, why))
-    return parts
+    ranges = [pair for calendar in (*skip_on, *only_on) for pair in calendar.dates]
+    edges = {begin for begin, _ in ranges}
+    edges |= {end + ONE_DAY for _, end in ranges if end < date.max}
+    edges = {first, *(day for day in edges if first < day <= last)}
+    why = partial(skipped_by, skip_on, only_on)
+    starts = [next(alike) for _, alike in groupby(sorted(edges), why)]
+    ends = [*(day - ONE_DAY for day in starts[1:]), last]
+    return [Days(start, end, why(start)) for start, end in zip(starts, ends, strict=True)]
 
 
 @lru_cache(maxsize=4096)

@@ -28,8 +28,6 @@ CALENDAR_CYCLE_YEARS = 28
 """After this many years every date has the same weekday again, so that all neighbouring dates have
 occurred.
 """
-MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""The days of the longest such month within that time."""
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -49,31 +47,38 @@ class Cron:
     """A valid expression, or a list of them, between two dates: created by ``parse_cron`` and
     ``combine`` only.
 
-    ``source`` is what the user wrote, with all that decides the slots; ``expression`` has aliases
-    expanded and single spaces. ``wildcard`` selects the rule for clock changes; it depends on the
-    spelling, because ``0-59`` and ``*`` differ in nothing else. ``times`` are the minutes after
-    midnight at which it fires on a matching date, ascending. ``dates`` are the first and last of
-    the local dates with slots, ascending; None: all. Of their ISO weeks each ``every``-th counts,
+    ``source`` is what the user wrote, with all that decides the slots. ``wildcard`` selects the
+    rule for clock changes; it depends on the spelling, because ``0-59`` and ``*`` differ in nothing
+    else. ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
+    ``dates`` are the first and last of the local dates with slots, ascending. Of their ISO weeks each ``every``-th counts,
     from that of ``starts_on`` on. Of a list, ``parts`` are its expressions, and its slots are those
     of all of them: other fields say less.
     """
 
     source: str
-    expression: str
     fields: tuple[str, str, str, str, str]
     wildcard: bool
-    date_fields: tuple[str, str, str] = field(compare=False, repr=False)
     times: tuple[int, ...] = field(compare=False, repr=False)
     every: int = 1
     starts_on: date | None = None
     ends_on: date | None = None
-    dates: tuple[tuple[date, date], ...] | None = None
+    dates: tuple[tuple[date, date], ...] = ((date.min, date.max),)
     parts: tuple[Cron, ...] = ()
 
     @property
     def expressions(self) -> tuple[Cron, ...]:
         """The expressions, one or several."""
         return self.parts or (self,)
+
+    @property
+    def expression(self) -> str:
+        """What it says without dates: with aliases expanded and single spaces."""
+        return "; ".join(" ".join(part.fields) for part in self.expressions)
+
+    @property
+    def date_fields(self) -> tuple[str, str, str]:
+        """The fields that select dates."""
+        return self.fields[2:]
 
     def is_off_week(self, day: date) -> bool:
         """Return whether ``every`` leaves out the ISO week of ``day``."""
@@ -111,44 +116,48 @@ def parse_cron(expression: str) -> Cron:
     any string.
     """
     stripped = expression.strip(" \t")
-    shift = expression.index(stripped) if stripped else 0
     if not stripped:
         raise CronError("the cron expression is empty", 0, len(expression), EXAMPLE)
-    _check_characters(stripped, shift)
-    parts, places = _split(stripped, shift)
+    try:
+        return _parse(stripped)
+    except CronError as error:
+        raise error.moved(expression.index(stripped)) from error
+
+
+def _parse(stripped: str) -> Cron:
+    _check_characters(stripped)
+    parts, places = _split(stripped)
     for index, (part, place) in enumerate(zip(parts, places, strict=True)):
         try:
             field_values(index, part)
         except CronError as error:
-            raise CronError(
-                error.message, place + error.start, place + error.end, error.remedy
-            ) from error
+            raise error.moved(place) from error
     minute, hour, day_of_month, month, day_of_week = parts
     place, end = places[fields.DAY_OF_MONTH], places[fields.DAY_OF_WEEK] + len(day_of_week)
-    refused = ""
-    if is_restricted(day_of_month) and uses_nth(day_of_week):
-        refused, other = "# and L", "day-of-month"
-    elif is_restricted(day_of_week) and is_computed(day_of_month):
-        refused, other = "W and L-n", "day-of-week"
-    if refused:
+    are_both_restricted = is_restricted(day_of_month) and is_restricted(day_of_week)
+    if are_both_restricted and (uses_nth(day_of_week) or is_computed(day_of_month)):
         both = f"day-of-month {day_of_month} together with day-of-week {day_of_week}"
-        remedy = f"write * as {other}, or split it into two jobs"
-        message = f"{both}: {refused} do not allow a {other}"
+        message = f"{both}: #, L5, L-3 and W allow no other day field"
+        remedy = "write * as one of the two, or split it into two jobs"
         raise CronError(message, place, place + len(day_of_month), remedy)
-    if not _ever_fires((day_of_month, month, day_of_week)):
+    cron = Cron(
+        source=stripped,
+        fields=(minute, hour, day_of_month, month, day_of_week),
+        wildcard=minute.startswith("*") or hour.startswith("*"),
+        times=tuple(
+            h * 60 + m
+            for h in field_values(fields.HOUR, hour).plain
+            for m in field_values(fields.MINUTE, minute).plain
+        ),
+    )
+    years = range(REFERENCE_YEAR, REFERENCE_YEAR + HORIZON_YEARS)
+    if not any(matching_days(cron.date_fields, *when) for when in product(years, range(1, 13))):
         dates = (
             f"no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month"
             f" {month}"
         )
         raise CronError(f"it never fires: {dates}", place, end, "write a day that the month has")
-    return Cron(
-        source=stripped,
-        expression=" ".join(parts),
-        fields=(minute, hour, day_of_month, month, day_of_week),
-        wildcard=minute.startswith("*") or hour.startswith("*"),
-        date_fields=(day_of_month, month, day_of_week),
-        times=_times(minute, hour),
-    )
+    return cron
 
 
 def combine(
@@ -161,14 +170,14 @@ def combine(
     """Return what fires whenever one of ``expressions`` does, from ``starts_on`` to ``ends_on``,
     both included, every ``every`` weeks. More than 1 needs ``starts_on``.
     """
-    dates = ((starts_on or date.min, ends_on or date.max),) if starts_on or ends_on else None
+    dates = ((starts_on or date.min, ends_on or date.max),)
     bounds = f" every {every}w" if every > 1 else ""
     bounds += f" from {starts_on}" if starts_on else ""
     bounds += f" until {ends_on}" if ends_on else ""
     parts = [
         replace(
             cron,
-            source=written(cron)[0] + bounds,
+            source=cron.source + bounds,
             every=every,
             starts_on=starts_on,
             ends_on=ends_on,
@@ -180,10 +189,9 @@ def combine(
         return parts[0]
     return replace(
         parts[0],
-        source="; ".join(written(cron)[0] for cron in expressions)
+        source="; ".join(cron.source for cron in expressions)
         + ";" * (len(expressions) == 1)
         + bounds,
-        expression="; ".join(cron.expression for cron in expressions),
         wildcard=any(cron.wildcard for cron in expressions),
         times=tuple(sorted({time for cron in expressions for time in cron.times})),
         parts=tuple(parts),
@@ -194,15 +202,13 @@ def on_dates(cron: Cron, allowed: Sequence[tuple[date, date]]) -> Cron:
     """Return ``cron`` on those of its dates only that are ``allowed``: pairs of a first and last
     one, ascending.
     """
-    both = [
+    dates = tuple(
         (max(first, begin), min(last, end))
-        for first, last in (((date.min, date.max),) if cron.dates is None else cron.dates)
+        for first, last in cron.dates
         for begin, end in allowed
         if begin <= last and first <= end
-    ]
-    return replace(
-        cron, dates=tuple(both), parts=tuple(on_dates(part, allowed) for part in cron.parts)
     )
+    return replace(cron, dates=dates, parts=tuple(on_dates(part, allowed) for part in cron.parts))
 
 
 def written(cron: Cron) -> list[str]:
@@ -217,7 +223,7 @@ def parse_schedule(source: str) -> Cron:
     written.
     """
     bounded = BOUNDED.fullmatch(source)
-    if bounded is None or (bounded[0] == bounded[1] and ";" not in source):
+    if bounded is None:
         return parse_cron(source)
     expressions = [parse_cron(text) for text in bounded[1].rstrip(";").split("; ")]
     every, *bounds = bounded.groups()[1:]
@@ -240,16 +246,16 @@ def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> t
     first_weekday, length = monthrange(year, month)
     every_day = range(1, length + 1)
     named = field_values(fields.DAY_OF_MONTH, day_of_month)
-    on_month_day = set(named.plain).intersection(every_day)
-    if named.by_month:
-        on_month_day |= {fields.month_day(named.by_month, year, month)}.intersection(every_day)
+    days = {fields.month_day(named.by_month, year, month)} if named.by_month else set()
+    on_month_day = days.union(named.plain).intersection(every_day)
     named = field_values(fields.DAY_OF_WEEK, day_of_week)
-    on_weekday = set()
-    for day in every_day:
-        weekday = (first_weekday + day) % 7
-        is_last = day + 7 > length and (weekday, fields.LAST) in named.nth
-        if weekday in named.plain or (weekday, (day + 6) // 7) in named.nth or is_last:
-            on_weekday.add(day)
+    on_weekday = {
+        day
+        for day in every_day
+        if (weekday := (first_weekday + day) % 7) in named.plain
+        or (weekday, (day + 6) // 7) in named.nth
+        or (day + 7 > length and (weekday, "l") in named.nth)
+    }
     either = is_restricted(day_of_month) and is_restricted(day_of_week)
     return tuple(sorted(on_month_day | on_weekday if either else on_month_day & on_weekday))
 
@@ -282,20 +288,15 @@ def _neighbours(
     fields: tuple[tuple[str, str, str], ...], every: int
 ) -> frozenset[tuple[Which, Which, int]]:
     """Return what matches a date, and the next one with slots, and how many days are between."""
-    pairs: set[tuple[Which, Which, int]] = set()
-    before: dict[int, tuple[date, Which]] = {}  # by the weeks that count, of which one set is used
+    on_days: dict[date, Which] = defaultdict(tuple)
     years = range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1)
-    for year, month in product(years, range(1, 13)):
-        on_days: dict[date, Which] = defaultdict(tuple)
-        for nth, date_fields in enumerate(fields):
-            for day in matching_days(date_fields, year, month):
-                on_days[date(year, month, day)] += (nth,)
-        for on_day, which in sorted(on_days.items()):
-            weeks = _week(on_day) % every
-            if weeks in before:
-                earlier, others = before[weeks]
-                pairs.add((others, which, (on_day - earlier).days))
-            before[weeks] = on_day, which
+    for (nth, date_fields), year, month in product(enumerate(fields), years, range(1, 13)):
+        for day in matching_days(date_fields, year, month):
+            on_days[date(year, month, day)] += (nth,)
+    pairs: set[tuple[Which, Which, int]] = set()
+    for first in range(every):
+        dates = [day for day in sorted(on_days) if _week(day) % every == first]
+        pairs |= {(on_days[a], on_days[b], (b - a).days) for a, b in pairwise(dates)}
     return frozenset(pairs)
 
 
@@ -303,21 +304,21 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
     """Return a sentence for each field, and each date, that the naive wall time ``wall`` does not
     match.
     """
-    minute, hour, day_of_month, month, day_of_week = cron.fields
-    reasons = []
-    if wall.minute not in field_values(fields.MINUTE, minute).plain:
-        reasons.append(f"minute {wall.minute} is not in {minute}")
-    if wall.hour not in field_values(fields.HOUR, hour).plain:
-        reasons.append(f"hour {wall.hour} is not in {hour}")
-    if wall.month not in field_values(fields.MONTH, month).plain:
-        reasons.append(f"month {wall.month} is not in {month}")
-    elif wall.day not in matching_days(cron.date_fields, wall.year, wall.month):
-        if is_restricted(day_of_month):
-            reasons.append(f"day-of-month {wall.day} is not in {day_of_month}")
-        if is_restricted(day_of_week):
-            reasons.append(
-                f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}"
-            )
+    weekday = fields.WEEKDAYS[wall.isoweekday() % 7]
+    shown = dict(enumerate((wall.minute, wall.hour, wall.day, wall.month, weekday)))
+    wrong = [
+        index
+        for index in (fields.MINUTE, fields.HOUR, fields.MONTH)
+        if shown[index] not in field_values(index, cron.fields[index]).plain
+    ]
+    days = matching_days(cron.date_fields, wall.year, wall.month)
+    if fields.MONTH not in wrong and wall.day not in days:
+        both = (fields.DAY_OF_MONTH, fields.DAY_OF_WEEK)
+        wrong += [index for index in both if is_restricted(cron.fields[index])]
+    reasons = [
+        f"{fields.FIELDS[index].name} {shown[index]} is not in {cron.fields[index]}"
+        for index in wrong
+    ]
     if cron.starts_on and wall.date() < cron.starts_on:
         reasons.append(f"{wall.date()} is before starts_on, {cron.starts_on}")
     if cron.ends_on and wall.date() > cron.ends_on:
@@ -325,53 +326,33 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
     return reasons
 
 
-def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
-    """Return whether a date within HORIZON_YEARS of REFERENCE_YEAR matches.
-
-    With a restricted day-of-week there is one: every month has each weekday four times, and within
-    28 years every weekday is a 29 February. Without it, one of the months must have one of the
-    days.
-    """
-    day_of_month, months, day_of_week = date_fields
-    named = field_values(fields.DAY_OF_MONTH, day_of_month)
-    longest = max(MONTH_DAYS[month - 1] for month in field_values(fields.MONTH, months).plain)
-    return is_restricted(day_of_week) or named.min_month_days <= longest
-
-
-@lru_cache(maxsize=2048)
-def _times(minute: str, hour: str) -> tuple[int, ...]:
-    minutes = field_values(fields.MINUTE, minute).plain
-    return tuple(h * 60 + m for h in field_values(fields.HOUR, hour).plain for m in minutes)
-
-
-def _check_characters(stripped: str, shift: int) -> None:
+def _check_characters(stripped: str) -> None:
     if len(stripped) > MAX_CHARS:
         message = f"the cron expression has {len(stripped)} characters, more than {MAX_CHARS}"
         remedy = "write ranges and steps instead of long lists, or split it into several jobs"
-        raise CronError(message, shift, shift + len(stripped), remedy)
-    for place, character in enumerate(stripped, shift):
-        if not (" " <= character <= "~" or character == "\t"):
-            message = f"character {character!a} in the cron expression is not supported"
-            remedy = "write the five fields on one line, separated by spaces"
-            raise CronError(message, place, place + 1, remedy)
+        raise CronError(message, 0, len(stripped), remedy)
+    if odd := re.search(r"[^ -~\t]", stripped):
+        message = f"character {odd[0]!a} in the cron expression is not supported"
+        remedy = "write the five fields on one line, separated by spaces"
+        raise CronError(message, *odd.span(), remedy)
 
 
-def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
+def _split(stripped: str) -> tuple[list[str], list[int]]:
     """Return the five fields and their offsets; every field of an alias has the offset of the
     alias.
     """
-    end = shift + len(stripped)
+    end = len(stripped)
     if stripped.startswith("@"):
         alias = stripped.lower()
         if alias in ALIASES:
-            return ALIASES[alias].split(), [shift] * len(fields.FIELDS)
+            return ALIASES[alias].split(), [0] * len(fields.FIELDS)
         reason, remedy = f"{stripped} is not an alias", "write one of " + " ".join(ALIASES)
         if alias == "@reboot":
             reason = "@reboot is not supported: hosts that share a schedule boot at different times"
             remedy = "write five fields"
         elif alias.startswith("@every"):
             remedy = 'write the interval as a step, for example "*/10 * * * *"'
-        raise CronError(reason, shift, end, remedy)
+        raise CronError(reason, 0, end, remedy)
     matches = list(re.finditer(r"[^ \t]+", stripped))
     parts = [match.group() for match in matches]
     count = len(fields.FIELDS)
@@ -381,8 +362,8 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
             " supported"
         )
         remedy = f'write "{" ".join(parts[1 : count + 1])}" if the first field means seconds'
-        raise CronError(message, shift, end, remedy)
+        raise CronError(message, 0, end, remedy)
     if len(parts) != count:
-        number = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        raise CronError(f"{number}, but cron has five", shift, end, f"write {FIELD_NAMES}")
-    return parts, [shift + match.start() for match in matches]
+        number = f"{len(parts)} field{'s' * (len(parts) > 1)}"
+        raise CronError(f"{number}, but cron has five", 0, end, f"write {FIELD_NAMES}")
+    return parts, [match.start() for match in matches]

@@ -42,32 +42,21 @@ FIELDS = (
     FieldRule("day-of-week", 0, 7, 7, {name: number for number, name in enumerate(WEEKDAYS)}),
 )
 MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK = range(5)
-LAST = -1
-"""Stands for n in ``FieldValues.nth`` for ``L5``: the last such weekday of the month."""
-MAX_BACK = 30
-BY_MONTH = re.compile("l(?:-([0-9]+))?|(l|[0-9]+)w", re.IGNORECASE)
+BY_MONTH = re.compile("l(?:-([1-9]|[12][0-9]|30))?|(l|[1-9]|[12][0-9]|3[01])w", re.IGNORECASE)
 """What day-of-month may be, beside numbers: ``L``, ``L-3``, ``LW``, ``15W``."""
-SATURDAY, SUNDAY = 5, 6
+SATURDAY = 5
 
 
 class FieldValues(NamedTuple):
     """The values of a field. Sunday is 0.
 
     ``by_month`` is the ``BY_MONTH`` of day-of-month, or empty. ``nth`` has (weekday, n) for ``#``
-    and ``L`` in day-of-week; ``plain`` is empty then.
+    in day-of-week, and (weekday, "l") for ``L5``; ``plain`` is empty then.
     """
 
     plain: tuple[int, ...]
     by_month: str
-    nth: frozenset[tuple[int, int]]
-
-    @property
-    def min_month_days(self) -> int:
-        """The length of the shortest month that has a day of day-of-month."""
-        if not self.by_month:
-            return min(self.plain, default=1)
-        back, near = _parts(self.by_month)
-        return int(near) if near.isdigit() else back + 1
+    nth: frozenset[tuple[int, int | str]]
 
 
 def uses_nth(day_of_week: str) -> bool:
@@ -89,12 +78,10 @@ def month_day(by_month: str, year: int, month: int) -> int:
     first_weekday, length = monthrange(year, month)
     back, near = _parts(by_month)
     day = int(near) if near.isdigit() else length - back
-    weekday = (first_weekday + day - 1) % 7
-    if not near or day > length or weekday < SATURDAY:
+    if not near or day > length:
         return day
-    if weekday == SATURDAY:
-        return day - 1 if day > 1 else day + 2
-    return day + 1 if day < length else day - 2
+    weekdays = [n for n in range(1, length + 1) if (first_weekday + n - 1) % 7 < SATURDAY]
+    return min(weekdays, key=lambda n: abs(n - day))
 
 
 def _parts(by_month: str) -> tuple[int, str]:
@@ -143,10 +130,9 @@ def _check_field(rule: FieldRule, field: str) -> None:
             raise CronError(message, max(0, at - 1), max(at, 1), remedy)
         item = Item(rule, text, at)
         if text in ("*", "?") and len(texts) > 1:
-            message = f"{rule.name} {field}: {text} in a list already means every value"
-            raise CronError(message, at, at + len(text), f"write {text} alone")
+            raise item.error(" in a list already means every value", f"write {text} alone")
         _check_item(item)
-        if rule.name == "day-of-month" and len(texts) > 1 and is_computed(text):
+        if len(texts) > 1 and is_computed(text):
             remedy = f"write {text} alone; crons takes several expressions"
             raise item.error(" is not supported in a list", remedy)
         at += len(text) + 1
@@ -163,20 +149,23 @@ def _check_item(item: Item) -> None:
             f": {item.text[0].upper()} (a hashed or random value) is not supported",
             "write a number of your choice; spread moves many jobs apart",
         )
-    if lower == "?":
-        if rule.name in ("day-of-month", "day-of-week"):
-            return
+    if lower == "?" and not rule.name.startswith("day"):
         raise item.error(" is only for the two day fields", "write *")
     base, slash, step = lower.partition("/")
     if slash:
         _check_step(item, step)
         if not base:
             raise item.error(": the step has no value before it", f"write */{step}")
-    if base == "*":
+    if base == "*" or lower == "?":
         return
     if rule.name == "day-of-month" and re.fullmatch("l.*|.*[0-9l]w.*|w[0-9]*", lower):
-        _check_by_month(item)
-        return
+        if BY_MONTH.fullmatch(lower):
+            return
+        remedy = (
+            "write 15W for the weekday nearest to the 15th, LW for the last weekday of the month,"
+            " L-3 for three days before its last day"
+        )
+        raise item.error(" is none of L, L-1 to L-30, LW, and 1W to 31W", remedy)
     if rule.name == "day-of-week":
         if "#" in base:
             _check_nth(item)
@@ -195,34 +184,16 @@ def _check_item(item: Item) -> None:
         raise item.error(" is ambiguous", f"write 0/{step}, or 0 for Sunday")
 
 
-def _check_by_month(item: Item) -> None:
-    if not BY_MONTH.fullmatch(item.text):
-        remedy = (
-            "write 15W for the weekday nearest to the 15th, LW for the last weekday of the month"
-        )
-        raise item.error(" is none of L, L-3, LW and 15W", f"{remedy}, L-3 for three days before L")
-    back, near = _parts(item.text)
-    if near.isdigit():
-        _value(item.part(0, len(near)))
-    elif "-" in item.text and not 1 <= back <= MAX_BACK:
-        remedy = f"write L-1 to L-{MAX_BACK}, or L for the last day"
-        raise item.error(f" is not in L-1 to L-{MAX_BACK}", remedy)
-
-
 def _check_step(item: Item, step: str) -> None:
-    rule, end = item.rule, item.at + len(item.text)
-    reason = ""
+    size, reason = item.rule.size, ""
     if not re.fullmatch(r"[0-9]+", step):
         reason = f'the step "{step}" is not a number'
     elif int(step) == 0:
         reason = "a step of 0 never moves"
-    elif int(step) > rule.size:
-        reason = f"the field has only {rule.size} values"
+    elif int(step) > size:
+        reason = f"the field has only {size} values"
     if reason:
-        start = min(end - len(step), end - 1)
-        raise CronError(
-            f"{rule.name} {item.text}: {reason}", start, end, f"write a step from 1 to {rule.size}"
-        )
+        raise item.error(f": {reason}", f"write a step from 1 to {size}")
 
 
 def _check_nth(item: Item) -> None:
@@ -241,21 +212,15 @@ def _check_range(item: Item, low: str, high: str) -> None:
     last = rule.high if is_last_day else _value(item.part(len(low) + 1, len(high)))
     if high == "sun":
         last = 7
-    name = f"{rule.name} range {item.text}"
-    end = item.at + len(item.text)
     if first == last or low == high:
-        raise CronError(f"{name} is a single value", item.at, end, f"write {item.text[: len(low)]}")
+        raise item.error(" is a range of a single value", f"write {item.text[: len(low)]}")
     if first > last:
-        raise CronError(
-            f"{name} is reversed", item.at, end, _forwards(rule, item.text, first, last)
-        )
+        raise item.error(" is a reversed range", _forwards(rule, item.text, first, last))
 
 
 def _forwards(rule: FieldRule, item: str, first: int, last: int) -> str:
     if "/" in item:
         return "write its values as a list"
-    if rule.name == "day-of-week" and last == 0:
-        return f"write {first}-7"
     if rule.name == "day-of-week" and first == 7:
         return f"write 0-{last}"
     highest = rule.low + rule.size - 1
@@ -305,7 +270,5 @@ def _expand(index: int, field: str) -> FieldValues:
     return FieldValues(
         plain=plain if numbers and not nth else (),
         by_month=by_month[0].lower() if by_month else "",
-        nth=frozenset(
-            (int(weekday), LAST if str(n) == "l" else n) for weekday, ns in nth.items() for n in ns
-        ),
+        nth=frozenset((int(weekday), n) for weekday, ns in nth.items() for n in ns),
     )

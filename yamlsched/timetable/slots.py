@@ -39,8 +39,7 @@ LAST_MINUTE = 2_932_000 * DAY
 """Outside of these (the years 1 and 9997) local time would be out of range for datetime."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """An instant at which an expression fires.
 
     ``at`` is UTC. ``nominal`` is the naive wall time that the expression names: it differs from the
@@ -94,21 +93,20 @@ class Piece(NamedTuple):
 
 
 def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Slot]:
-    """Yield the slots of ``cron`` in the half-open span (after, until], oldest first, strictly
+    """Return the slots of ``cron`` in the half-open span (after, until], oldest first, strictly
     increasing.
 
     ``cron`` is read on the wall clock of ``zone``. Both ends must be aware. The left end is open so
     that the last slot of one sync is never the first of the next. An instant that several
     expressions name is one slot.
     """
-    for fire in _fires(cron, zone, _first_minute(after), _end_minute(until)):
-        yield _slot(fire)
+    return map(_slot, _fires(cron, zone, _first_minute(after), _end_minute(until)))
 
 
 def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[int]:
-    """Yield the slots in (after, until] as minutes since 1970, for counting many of them."""
-    for fire in _fires(cron, zone, _first_minute(after), _end_minute(until)):
-        yield fire.minute
+    """Return the slots in (after, until] as minutes since 1970, for counting many of them."""
+    fires = _fires(cron, zone, _first_minute(after), _end_minute(until))
+    return (fire.minute for fire in fires)
 
 
 def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
@@ -143,23 +141,12 @@ def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span |
     return Span(first.at, newest.at, count)
 
 
-def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
-    """Return whether ``cron`` fires exactly at ``at``."""
-    minute, rest = divmod(at - EPOCH, MINUTE)
-    if rest or not FIRST_MINUTE <= minute < LAST_MINUTE:
-        return False
-    return any(
-        _count(part, piece)
-        for part in cron.expressions
-        for piece in _pieces(part, zone, minute, minute + 1)
-    )
-
-
 def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     """Return why ``at`` is not a slot, field by field on the wall clock of ``zone``; "" if it is
     one.
     """
-    if is_slot(cron, zone, at):
+    is_whole = (at - EPOCH) % MINUTE == timedelta(0)
+    if is_whole and newest_slot(cron, zone, at - MINUTE, at):
         return ""
     wall = at.astimezone(zone).replace(tzinfo=None)
     each = ["; ".join(mismatches(expression, wall)) for expression in cron.expressions]
@@ -167,7 +154,7 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     reasons = [why for why in named or each if why]
     if off := off_week(cron, zone, wall.date()):
         reasons = [*(reasons if all(each) else []), off]
-    if (at - EPOCH) % MINUTE:
+    if not is_whole:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
     return (
         "; ".join(reasons)
@@ -179,7 +166,7 @@ def off_week(cron: Cron, zone: ZoneInfo, day: date) -> str:
     """Return that ``every`` leaves out the week of ``day``, and the next date; "" if it does not."""
     if not cron.starts_on or day < cron.starts_on or not cron.is_off_week(day):
         return ""
-    slot = next_slot(cron, zone, datetime(day.year, day.month, day.day, tzinfo=zone))
+    slot = next_slot(cron, zone, EPOCH + (day - FIRST_DAY))
     return "off week" + (f", the next is {slot.nominal.date()}" if slot else "")
 
 
@@ -194,13 +181,10 @@ class ClockChange(NamedTuple):
 def clock_changes(zone: tzinfo, after: datetime, until: datetime) -> Iterator[ClockChange]:
     """Yield the clock changes in (after, until]."""
     start, end = _first_minute(after), _end_minute(until)
-    before: int | None = None
-    for number in range((start - 1) // WINDOW, -(-end // WINDOW)):
-        for stretch in _stretches(zone, number):
-            if before not in (None, stretch.offset) and start <= stretch.start < end:
-                at = EPOCH + stretch.start * MINUTE
-                yield ClockChange(at, (before or 0) * MINUTE, stretch.offset * MINUTE)
-            before = stretch.offset
+    before = _offset(zone, start - 1)
+    for minute, offset in _changes(zone, start - 1, end - 1):
+        yield ClockChange(EPOCH + minute * MINUTE, before * MINUTE, offset * MINUTE)
+        before = offset
 
 
 def _first_minute(after: datetime) -> int:
@@ -265,16 +249,13 @@ def _pieces(
     """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or
     in reverse.
     """
-    if cron.dates is not None:
-        if not cron.dates:
-            return
-        first, last = ((day - FIRST_DAY).days for day in (cron.dates[0][0], cron.dates[-1][1]))
-        start, end = max(start, first * DAY - MARGIN), min(end, (last + 1) * DAY + MARGIN)
+    if not cron.dates:
+        return
+    first, last = ((day - FIRST_DAY).days for day in (cron.dates[0][0], cron.dates[-1][1]))
+    start, end = max(start, first * DAY - MARGIN), min(end, (last + 1) * DAY + MARGIN)
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
-        dates = _dates(cron.date_fields, number)
-        if cron.dates is not None:
-            dates = _allowed(cron.dates, dates)
+        dates = _allowed(cron.dates, _dates(cron.date_fields, number))
         if cron.every > 1:
             dates = tuple(day for day in dates if not cron.is_off_week(FIRST_DAY + day * ONE_DAY))
         if not dates:
@@ -345,28 +326,21 @@ def _count(cron: Cron, piece: Piece) -> int:
 @lru_cache(maxsize=8192)
 def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
     """Return the matching local dates, as days since 1970, in and around window ``number``."""
-    epoch = FIRST_DAY.toordinal()
     first, end = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
-    earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
-    days = []
-    for month in range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month):
-        before = date(month // 12, month % 12 + 1, 1).toordinal() - 1 - epoch
-        days += [before + day for day in matching_days(date_fields, month // 12, month % 12 + 1)]
-    return tuple(day for day in days if first <= day < end)
+    days = [FIRST_DAY + nth * ONE_DAY for nth in range(first, end)]
+    return tuple(
+        nth
+        for nth, day in enumerate(days, first)
+        if day.day in matching_days(date_fields, day.year, day.month)
+    )
 
 
 @lru_cache(maxsize=4096)
 def _stretches(zone: tzinfo, number: int) -> tuple[Stretch, ...]:
-    """Return the stretches of constant offset of which window ``number`` consists.
-
-    One probe a day finds every change: no zone has two changes within six days.
-    """
+    """Return the stretches of constant offset of which window ``number`` consists."""
     start, end = number * WINDOW, (number + 1) * WINDOW
-    known = [(start - MARGIN, _offset(zone, start - MARGIN))]
-    for probe in range(start - MARGIN + DAY, end + MARGIN + 1, DAY):
-        offset = _offset(zone, probe)
-        if offset != known[-1][1]:
-            known.append((_change(zone, probe - DAY, probe), offset))
+    changes = _changes(zone, start - MARGIN, end + MARGIN)
+    known = [(start - MARGIN, _offset(zone, start - MARGIN)), *changes]
     stretches = []
     for index, (begin, offset) in enumerate(known):
         finish, goes_on = end + MARGIN, end + MARGIN + offset
@@ -392,10 +366,15 @@ def _offset(zone: tzinfo, minute: int) -> int:
     return offset // MINUTE
 
 
-def _change(zone: tzinfo, low: int, high: int) -> int:
-    """Return the first minute of (low, high] at which the offset is that of ``high``."""
-    after = _offset(zone, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _offset(zone, middle) == after else (middle, high)
-    return high
+def _changes(zone: tzinfo, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the minutes in (start, end] at which the offset changes, each with the new one.
+
+    One probe a day finds every change: no zone has two changes within six days.
+    """
+    before = _offset(zone, start)
+    for probe in range(start, end, DAY):
+        minutes = range(probe + 1, min(probe + DAY, end) + 1)
+        after = _offset(zone, minutes[-1])
+        if after != before:
+            yield next(minute for minute in minutes if _offset(zone, minute) == after), after
+        before = after

@@ -15,6 +15,7 @@ MIN_YEAR, MAX_YEAR = 1900, 9900
 datetime.
 """
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+SECOND = timedelta(seconds=1)
 RELATIVE_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 FORMS = (
     "a date such as 2026-01-14, a local time such as 2026-01-14T02:00, an instant such as"
@@ -200,17 +201,11 @@ def _to_utc(instant: datetime, zone: tzinfo) -> datetime:
         return first
     # in a gap: `first` is after the clock change, and `before` before it. (The clock changes of
     # slots.py are not asked: with them, each tick would import croniter.)
-    before, after = (
-        instant.replace(tzinfo=zone, fold=1).astimezone(UTC),
-        first.replace(microsecond=0),
-    )
-    offset = after.astimezone(zone).utcoffset()
-    while after - before > timedelta(seconds=1):
-        middle = (before + (after - before) / 2).replace(microsecond=0)
-        before, after = (
-            (before, middle) if middle.astimezone(zone).utcoffset() == offset else (middle, after)
-        )
-    return after
+    before = instant.replace(tzinfo=zone, fold=1, microsecond=0).astimezone(UTC)
+    offset = first.astimezone(zone).utcoffset()
+    while before.astimezone(zone).utcoffset() != offset:
+        before += SECOND
+    return before
 
 
 def show(at: datetime, zone: ZoneInfo) -> str:

@@ -57,7 +57,8 @@ def _lost_slots(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
         is_gone = all(
             before <= midnight + timedelta(minutes=minute) < after for minute in cron.times
         )
-        if is_gone and day.day in matching_days(cron.date_fields, day.year, day.month):
+        days = matching_days(cron.date_fields, day.year, day.month)
+        if is_gone and day.day in days and not cron.is_off_week(day):
             return [f"no slot on {day}, when {before:%H:%M} to {after:%H:%M} does not exist"]
     return []
 
@@ -112,8 +113,6 @@ def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
     text = cron.fields[cron_fields.DAY_OF_MONTH]
     named = cron_fields.field_values(cron_fields.DAY_OF_MONTH, text)
     months = cron_fields.field_values(cron_fields.MONTH, cron.fields[cron_fields.MONTH]).plain
-    if named.min_month_days < 29:
-        return
     common_year = 2025
     without = [month for month in months if not matching_days(cron.date_fields, common_year, month)]
     if without:
