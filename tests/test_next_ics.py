@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -81,6 +81,15 @@ def test_slots_are_events_in_utc_without_those_that_a_calendar_skips(folder: Pat
     assert description[:2] == ["Delete old; sessions, files", "and C:\\temp"]
     assert description[-1] == "key cleanup:2026-03-29"
     assert "02:30" in description[2], "the note about the clock change"
+
+
+def test_off_weeks_have_no_events(folder: Path) -> None:
+    job = "{cron: '0 9 * * mon', every: 2w, starts_on: 2026-03-23, command: [x]}"
+    (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n  payroll: {job}\n")
+
+    found = events(ics(folder, "-n", "2").stdout)
+
+    assert [event["DTSTART"].date() for event in found] == [date(2026, 4, 6), date(2026, 4, 20)]  # type: ignore[attr-defined]
 
 
 def test_a_second_export_updates_the_events_of_the_first(folder: Path) -> None:
