@@ -186,7 +186,7 @@ def test_a_gap_reads_as_in_the_answer_of_why(db: Any) -> None:
     [gap] = shown.gaps
     assert (gap.first, gap.last, gap.slots, gap.reason) == (hour(9), hour(7), 3, "paused")
     assert gap.sentence.startswith(
-        "skipped (paused): an operator had paused the job; the same holds for the 3 slots"
+        "skipped (paused): the job was paused; the same holds for the 3 slots"
     )
     assert not {hour(9), hour(8), hour(7)} & {cell.at for cell in shown.cells}
     definition = definitions.find(db, "default", "hourly")

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from yamlsched import durations
+from yamlsched.ask.gaps import pause_words
 from yamlsched.ask.health import LAST, Health, JobHealth
 from yamlsched.ask.queues import MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
@@ -317,9 +318,7 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
         yield _late(job, job.late_since, health)
     has_no_end = job.paused and job.paused_until is None and job.retired_at is None
     if has_no_end and job.paused_at is not None:
-        by = f" by {job.paused_by}" if job.paused_by else ""
-        reason = f": {job.paused_reason}" if job.paused_reason else ""
-        what = f"{name}: paused for {between(job.paused_at, health.now)}{by}{reason}"
+        what = f"{name}: paused for {between(job.paused_at, health.now)}{pause_words(job)}"
         remedy = f"yamlsched resume {name}"
         if job.paused_after is not None:
             yield Problem("paused", name, what, remedy, since=job.paused_at)

@@ -13,35 +13,25 @@ from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_schedule
-from yamlsched.timetable.times import short_utc
+from yamlsched.timetable.times import rfc3339, short_utc
 from yamlsched.timetable.zones import zone
 
 MAX_GAPS_OF_JOB = 1_000
 MICROSECOND = timedelta(microseconds=1)
 REASONS = {
-    "retired": "the job was not in schedules.yaml then",
-    "disabled": "schedules.yaml, or its environments, disabled the job then",
-    "paused": "an operator had paused the job",
     "late": "it was too old when its run could have started",
-    "calendar": "its date is skipped",
+    "upstream": "a job that it follows has not succeeded, or had no run to wait for",
+    "key_taken": "its key was already used, by another slot or another run",
+    "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
     "superseded": (
         "several slots were due at once, and catchup: latest runs the newest of them only"
     ),
-    "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
-    "upstream": "a job that it follows has not succeeded, or had no run to wait for",
-    "key_taken": "its key was already used, by another slot or another run",
+    "calendar": "its date is skipped",
+    "paused": "the job was paused",
+    "disabled": "schedules.yaml, or its environments, disabled the job then",
+    "retired": "the job was not in schedules.yaml then",
 }
-REASON_ORDER = (
-    "late",
-    "upstream",
-    "key_taken",
-    "overlap",
-    "superseded",
-    "calendar",
-    "paused",
-    "disabled",
-    "retired",
-)
+"""Why slots have no run, what nobody intended first."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +66,13 @@ class GapOfJob(NamedTuple):
     recorded_at: datetime
     detail: str | None
     is_new: bool  # recorded within the span
+
+
+def pause_words(job: Any) -> str:
+    """Return by whom a job is paused, until when and why, after a clause that says since when."""
+    until = f" until {rfc3339(job.paused_until, 'seconds')}" if job.paused_until else ""
+    reason = f": {job.paused_reason}" if job.paused_reason else ""
+    return f" by {job.paused_by or 'an operator'}{until}{reason}"
 
 
 def gap_sentence(gap: Any, pause: str = "") -> str:
@@ -122,8 +119,8 @@ def skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[
         if known is not None:
             number, first, last = number + known[0], min(first, known[1]), max(last, known[2])
         totals[job, timezone, reason] = number, first, last
-    rank = {reason: nth for nth, reason in enumerate(REASON_ORDER)}
-    worst_first = sorted(totals, key=lambda key: (rank[key[2]], -totals[key][0], key[0]))
+    rank = list(REASONS).index
+    worst_first = sorted(totals, key=lambda key: (rank(key[2]), -totals[key][0], key[0]))
     return [Skipped(*key, *totals[key]) for key in worst_first]
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
+from yamlsched.ask.gaps import pause_words
 from yamlsched.ask.places import (
     DRIFT_TOLERANCE,
     HeldFile,
@@ -373,10 +374,8 @@ def why_not_claimed(
 def note(job: JobHealth, health: Health) -> str:
     """Return what explains the state of ``job``; "" if nothing has to be explained."""
     if job.paused:
-        until = f" until {rfc3339(job.paused_until, 'seconds')}" if job.paused_until else ""
-        reason = f": {job.paused_reason}" if job.paused_reason else ""
         age = f" {between(job.paused_at, health.now)} ago" if job.paused_at else ""
-        return f"paused{age} by {job.paused_by or 'an operator'}{until}{reason}"
+        return f"paused{age}{pause_words(job)}"
     if job.late_since:
         return f"since {rfc3339(job.late_since, 'seconds')}: {job.late_why}"
     if job.failure_streak:

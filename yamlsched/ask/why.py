@@ -14,7 +14,7 @@ from psycopg import Connection
 from yamlsched import durations
 from yamlsched.ask import edits, runs
 from yamlsched.ask.edits import InUse
-from yamlsched.ask.gaps import REASONS, gap_sentence
+from yamlsched.ask.gaps import REASONS, gap_sentence, pause_words
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.slots import Accounts, SlotAccount, accounts
 from yamlsched.ask.trail import TrailEntry, actions_on, paused_by
@@ -162,10 +162,7 @@ def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
         )
         return f"the job {disabled(environment)}{since}"
     if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
-        until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
-        by = f" by {job.paused_by}" if job.paused_by else ""
-        reason = f": {job.paused_reason}" if job.paused_reason else ""
-        return f"the job has been paused since {short_utc(job.paused_at)}{until}{by}{reason}"
+        return f"the job has been paused since {short_utc(job.paused_at)}{pause_words(job)}"
     return None
 
 

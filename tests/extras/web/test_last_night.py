@@ -65,7 +65,7 @@ def test_the_slots_of_a_pause_that_lasts_are_listed_before_a_sync_records_them(
 
     shown = words(page.get("/why").text)
 
-    assert "5 backup paused jonas has paused the job since" in shown
+    assert "5 backup paused the job has been paused since" in shown
     assert ": the disk is replaced" in shown
 
 

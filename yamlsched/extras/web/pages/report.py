@@ -14,7 +14,7 @@ import psycopg
 
 from yamlsched.ask import gaps, report
 from yamlsched.ask.attention import Problem, Thresholds
-from yamlsched.ask.gaps import REASON_ORDER, REASONS
+from yamlsched.ask.gaps import REASONS, pause_words
 from yamlsched.ask.report import Report
 from yamlsched.ask.report_document import document
 from yamlsched.ask.runs import jobs as all_jobs
@@ -36,7 +36,7 @@ MAX_ACTIONS = 1_000
 """
 GRACE = timedelta(minutes=2)
 """A slot that was due shortly before the end is not missing yet."""
-URGENT_FIRST = ("due", *REASON_ORDER)
+URGENT_FIRST = ("due", *REASONS)
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,8 @@ def _why(job: Any, environment: str) -> tuple[str, str]:
     if not job.enabled:
         return "disabled", f"the job {disabled(environment)}"
     if job.paused_at is not None:
-        until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
-        reason = f": {job.paused_reason}" if job.paused_reason else ""
-        return (
-            "paused",
-            (
-                f"{job.paused_by or 'an operator'} has paused the job since"
-                f" {short_utc(job.paused_at)}{until}{reason}"
-            ),
-        )
+        since = short_utc(job.paused_at)
+        return "paused", f"the job has been paused since {since}{pause_words(job)}"
     waits = ", or a run of an earlier slot is unfinished" if job.overlap == "wait" else ""
     return "due", f'no sync has processed it{waits}: is "yamlsched tick" running?'
 
