@@ -9,6 +9,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -40,7 +41,8 @@ def test_a_json_document_keeps_its_meaning_and_contains_no_control_characters() 
 
 @pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1"])
 def test_no_cell_of_csv_is_a_formula_or_holds_control_characters(formula: str) -> None:
-    text = _output.comma_separated(("error", "other", "attempts"), [(formula, HOSTILE, 3)])
+    row = SimpleNamespace(error=formula, other=HOSTILE, attempts=3)
+    text = _output.comma_separated(("error", "other", "attempts"), [row])
     [_, [cell, other, number]] = csv.reader(io.StringIO(text))
     assert cell.startswith("'")
     assert other.replace("\n", "").isprintable()

@@ -85,19 +85,16 @@ class ActionResult:
 
 def find_each(
     connection: psycopg.Connection[Any],
-    namespace: str,
+    namespace: str | None,
     names: Sequence[str],
-    is_confined: bool = False,
 ) -> tuple[list[int], list[ActionResult]]:
     """Return the ids of the runs with these ids or keys, and a result for each name that has no
-    run.
-
-    With ``is_confined``, an id must be that of a run of ``namespace``.
+    run. Without a namespace all must be ids.
     """
     ids, rejected = [], []
     for name in names:
         try:
-            ids.append(find(connection, namespace, name, is_confined))
+            ids.append(find(connection, namespace, name))
         except Refused as error:
             rejected.append(ActionResult(name, False, f"cannot be found: {error}"))
     return ids, rejected

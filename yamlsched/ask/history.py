@@ -177,21 +177,20 @@ def is_id(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def find(
-    connection: psycopg.Connection[Any], namespace: str, name: str, is_confined: bool = False
-) -> int:
-    """Return the id of the run with the id or key ``name``.
+def find(connection: psycopg.Connection[Any], namespace: str | None, name: str) -> int:
+    """Return the id of the run of ``namespace`` with the id or key ``name``. Without a namespace it
+    must be an id, which is not looked up.
 
-    Digits are an id, which is looked up only with ``is_confined``: then the run must be one of
-    ``namespace``. Raises Refused if there is no such run, or it was pruned.
+    Raises Refused if there is no such run, or it was pruned.
     """
     if is_id(name):
         if len(name) > MAX_ID_DIGITS:
             raise Refused(f"there is no run {name}: run ids are shorter")
-        run = runs.run(connection, int(name)) if is_confined else None
+        run = None if namespace is None else runs.run(connection, int(name))
         if run is not None and run.namespace != namespace:
             raise Refused(f'there is no run {name} in namespace "{namespace}"')
         return int(name)
+    assert namespace is not None
     row = runs.id_of_key(connection, namespace, name)
     if row is None and any(job.job_type == name for job in runs.jobs(connection, namespace)):
         list_them = f"yamlsched runs --job {name}"

@@ -60,7 +60,6 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
     """
 
     names, by, yes, dry_run = map(selection.pop, ("names", "by", "yes", "dry_run"))
-    namespace: str | None = None
     if names and any(selection.values()):
         raise click.UsageError(f"name the runs to {verb}, or select them by options, not both")
     if not names and not any(selection.values()):
@@ -71,13 +70,11 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
     statuses = selection["statuses"]
     rejected: list[ActionResult] = []
     with settings.connect() as connection:
-        is_confined = settings.namespace is not None
-        if is_confined or not names or not all(map(history.is_id, names)):
-            namespace = history.namespace_of(connection, settings.namespace, settings.file)
         if names:
-            ids, rejected = runs.find_each(connection, namespace or "", names, is_confined)
+            namespace = settings.namespace_of_runs(connection, names)
+            ids, rejected = runs.find_each(connection, namespace, names)
         else:
-            assert namespace is not None
+            namespace = history.namespace_of(connection, settings.namespace, settings.file)
             filter = _filters.build_filter(connection, namespace, settings.file, **selection)
             ids = search.matching_ids(connection, namespace, filter)
             if not ids:

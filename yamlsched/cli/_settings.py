@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +73,16 @@ class Settings:
         """
         with self.connect() as connection:
             yield connection, history.namespace_of(connection, self.namespace, self.file)
+
+    def namespace_of_runs(
+        self, connection: psycopg.Connection[Any], names: Sequence[str]
+    ) -> str | None:
+        """Return the namespace of runs that are named: None if all are named by ids, and no
+        namespace was passed.
+        """
+        if self.namespace is None and all(map(history.is_id, names)):
+            return None
+        return history.namespace_of(connection, self.namespace, self.file)
 
     @contextmanager
     def connect(

@@ -1,13 +1,12 @@
-"""Tables that several verbs print: namespaces, and failures by type."""
+"""The table of namespaces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import click
 
 from yamlsched.ask.attention import Thresholds
-from yamlsched.ask.failures import FailureGroup
 from yamlsched.ask.namespaces import NamespaceHealth, read_all, summary
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings
@@ -95,26 +94,4 @@ def _line(state: NamespaceHealth) -> tuple[str, ...]:
         health.last_tick_host or "-",
         str(state.open_runs or "-"),
         str(health.totals.dead_last_day or "-"),
-    )
-
-
-CSV_COLUMNS = [
-    "job_type",
-    "error_type",
-    "runs",
-    "dead",
-    "failing",
-    "recovered",
-    "attempts",
-    "first_at",
-    "last_at",
-    "example_id",
-    "example_key",
-    "example_error",
-]
-
-
-def comma_separated(groups: Sequence[FailureGroup]) -> str:
-    return terminal.comma_separated(
-        CSV_COLUMNS, [[getattr(group, name) for name in CSV_COLUMNS] for group in groups]
     )

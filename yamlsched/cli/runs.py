@@ -13,7 +13,7 @@ from yamlsched.ask import failures, search
 from yamlsched.ask.history import definitions
 from yamlsched.ask.runs import RunRow, took
 from yamlsched.ask.search import Filter
-from yamlsched.cli import _filters, _tables
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
@@ -35,6 +35,20 @@ CSV_COLUMNS = [
     "worker",
     "last_error",
     "error_type",
+]
+CSV_COLUMNS_OF_GROUPS = [
+    "job_type",
+    "error_type",
+    "runs",
+    "dead",
+    "failing",
+    "recovered",
+    "attempts",
+    "first_at",
+    "last_at",
+    "example_id",
+    "example_key",
+    "example_error",
 ]
 GROUPED_STATUSES = ("dead", "failed")
 HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "NOTE")
@@ -73,11 +87,7 @@ def command(
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, runs=page, next_before=listing.older))
     elif settings.format == "csv":
-        click.echo(
-            _output.comma_separated(
-                CSV_COLUMNS, [[getattr(row, name) for name in CSV_COLUMNS] for row in page]
-            )
-        )
+        click.echo(_output.comma_separated(CSV_COLUMNS, page))
     elif not page:
         where = "" if stopped_at is None else f" down to run {stopped_at}, where the search stopped"
         click.echo(f"no {'' if before is None else 'older '}runs match{where}", err=True)
@@ -134,7 +144,7 @@ def _show_groups(
             )
         )
     elif settings.format == "csv":
-        click.echo(_tables.comma_separated(page))
+        click.echo(_output.comma_separated(CSV_COLUMNS_OF_GROUPS, page))
     elif not groups:
         click.echo("no failed attempts match", err=True)
     else:

@@ -64,10 +64,7 @@ def command(
             "--follow prints text as it comes: leave out --output, --full and --format"
         )
     with settings.connect() as connection:
-        is_confined, namespace = settings.namespace is not None, ""
-        if is_confined or not history.is_id(name):
-            namespace = history.namespace_of(connection, settings.namespace, settings.file)
-        id = history.find(connection, namespace, name, is_confined)
+        id = history.find(connection, settings.namespace_of_runs(connection, [name]), name)
         if follow:
             return _follow(connection, id)
         details = history.run_details(connection, id)

@@ -213,17 +213,18 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return CSV with a line of headings; instants are RFC 3339, None is empty.
+def comma_separated(columns: Sequence[str], rows: Iterable[object]) -> str:
+    """Return these attributes of ``rows`` as CSV with a line of headings; instants are RFC 3339,
+    None is empty.
 
     Control characters are escaped. Text that a spreadsheet would evaluate as a formula gets a
     leading apostrophe, as spreadsheets write it themselves (OWASP, CSV injection).
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(headings)
+    writer.writerow(columns)
     for row in rows:
-        writer.writerow([_cell(cell) for cell in row])
+        writer.writerow([_cell(getattr(row, name)) for name in columns])
     return text.getvalue().rstrip("\n")
 
 

@@ -89,8 +89,6 @@ def show(visit: Visit) -> RunView:
     except Refused as error:
         raise NotFound(sentence(str(error)), "Finished runs are pruned after a while.") from None
     run = details.run
-    if run.namespace != visit.namespace:
-        raise NotFound(f'Run {id} is not of namespace "{visit.namespace}".')
     attempts = runs.attempts(details)[::-1]
     download = visit.choice("download", ("output", "stack"), "")
     if download == "stack":
