@@ -18,7 +18,7 @@ from yamlsched.extras.importing.expression import (
     fields_of,
     interval,
 )
-from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, known_zone, shown
+from yamlsched.extras.importing.model import Place, Refusal, known_zone, shown
 from yamlsched.extras.importing.python_source import Call, last_name
 
 ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
@@ -32,7 +32,7 @@ BY_HAND = (
     " each trigger"
 )
 READ_METHODS = ("get", "items", "keys", "values", "copy")
-KNOWN_KEYS = (
+READ_OR_HARMLESS = {
     "task",
     "schedule",
     "args",
@@ -41,9 +41,16 @@ KNOWN_KEYS = (
     "enabled",
     "description",
     "expire_seconds",
-)
-"""Keys of an entry that are imported or reported one by one."""
-HARMLESS_FIELDS = ("name", "crontab", "interval", "last_run_at", "total_run_count", "date_changed")
+    "name",
+    "crontab",
+    "interval",
+    "last_run_at",
+    "total_run_count",
+    "date_changed",
+}
+"""Keys of an entry that are imported or reported one by one, or mean nothing for a job. Every other
+one is reported.
+"""
 MAX_WINDOW = timedelta(days=365)
 LONG_NAMES = re.compile(r"([a-z]{3})[a-z]+", re.IGNORECASE)
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
@@ -219,7 +226,7 @@ def add_job(
     elif description:
         place.dropped("its description is not a constant")
     if place.source.is_faithful:
-        keys |= FAITHFUL | {"catchup": "latest"}  # beat starts what was due while it was down, once
+        keys["catchup"] = "latest"  # beat starts what was due while it was down, once
     if not isinstance(options, dict):
         place.dropped(
             f"its options {shown(getattr(options, 'path', options))} are not a dict of constants"
@@ -233,7 +240,7 @@ def add_job(
     if entry.get("expire_seconds") is not None:
         _expires(place, "expire_seconds", entry["expire_seconds"], keys)
     place.add(name, f"{name}: {task}", keys, times)
-    for key in sorted(set(map(str, entry)) - {*KNOWN_KEYS, *HARMLESS_FIELDS}):
+    for key in sorted(set(map(str, entry)) - READ_OR_HARMLESS):
         if entry.get(key) is not None and entry[key] is not False and entry[key] not in ("", "{}"):
             place.dropped(f"{shown(key)} has no counterpart")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cache
 
-from yamlsched.extras.importing.calendar import EPOCH, MINUTE, stretches
+from yamlsched.extras.importing.calendar import EPOCH, MINUTE, OnCalendar, stretches
 from yamlsched.extras.importing.model import (
     Imported,
     ImportedJob,
@@ -15,16 +16,16 @@ from yamlsched.extras.importing.model import (
     expression,
 )
 from yamlsched.text import join_first
+from yamlsched.timetable.cron import Cron
 from yamlsched.timetable.slots import slot_minutes
-from yamlsched.timetable.zones import zone
 
 NOT_COMPARED = (
     "the fire times of this job were not compared, because there are too many: import fewer files"
     " at once"
 )
 MAX_EXAMPLES = 3
-MAX_FIRE_TIMES = 20_000_000
-"""After this many, the remaining jobs are not compared: half a minute."""
+MAX_SECONDS = 30.0
+"""After this long, the remaining jobs are not compared."""
 AROUND_CHANGE = 1440
 """In minutes."""
 
@@ -33,19 +34,11 @@ def compare(batch: Imported, start: datetime, days: int) -> None:
     """Report the jobs whose fire times differ in the ``days`` days from ``start`` on."""
     start = start.replace(second=0, microsecond=0)
     end = start + timedelta(days=days)
-    known: dict[Any, tuple[list[datetime], list[datetime]]] = {}
-    compared = 0
+    until = time.monotonic() + MAX_SECONDS
     for job in batch.jobs:
-        key = (expression(job.keys), job.keys["timezone"], job.times)
-        if key not in known and compared > MAX_FIRE_TIMES:
+        if time.monotonic() > until:
             _note(batch, job, NOT_COMPARED)
-            continue
-        if key not in known:
-            theirs = {minute for times in job.times for minute in times.fires(start, end)}
-            compared += len(theirs)
-            known[key] = _difference(job, theirs, start, end)
-        if any(known[key]):
-            what = _describe(*known[key])
+        elif what := _difference(expression(job.keys), job.times, start, end):
             _note(batch, job, f"{job.name} fires at other times within {days} days: {what}")
             batch.differing += 1
 
@@ -54,20 +47,21 @@ def _note(batch: Imported, job: ImportedJob, message: str) -> None:
     batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, message))
 
 
-def _difference(
-    job: ImportedJob, theirs: set[int], start: datetime, end: datetime
-) -> tuple[list[datetime], list[datetime]]:
-    zone_info = zone(job.keys["timezone"])
-    ours = set(slot_minutes(expression(job.keys), zone_info, start - MINUTE, end - MINUTE))
-    if job.times[0].is_vague:
-        changes = [stretch.start for stretch in stretches(zone_info, start, end)[1:]]
+@cache
+def _difference(cron: Cron, times: Sequence[OnCalendar], start: datetime, end: datetime) -> str:
+    """Return how the fire times of the source and ours differ, in words; "" if they do not."""
+    where = times[0].zone
+    theirs = {minute for part in times for minute in part.fires(start, end)}
+    ours = set(slot_minutes(cron, where, start - MINUTE, end - MINUTE))
+    if times[0].is_vague:
+        changes = [stretch.start for stretch in stretches(where, start, end)[1:]]
         near = {
             at
             for at in ours ^ theirs
             if any(abs(at - change) <= AROUND_CHANGE for change in changes)
         }
         ours, theirs = ours - near, theirs - near
-    return _instants(theirs - ours), _instants(ours - theirs)
+    return _describe(_instants(theirs - ours), _instants(ours - theirs))
 
 
 def _instants(minutes: set[int]) -> list[datetime]:

@@ -14,7 +14,6 @@ from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, OnCalendar
 from yamlsched.extras.importing.expression import cron_expression, fields_of
 from yamlsched.extras.importing.model import (
-    FAITHFUL,
     Place,
     Refusal,
     free_name,
@@ -170,7 +169,6 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
         return
     if r"\\" in re.split(r"(?<!\\)%", parts[-1])[0]:
         place.changed(r"\\ becomes \, as in Debian's cron; cronie keeps both")
-    keys |= FAITHFUL if place.source.is_faithful else {}
     keys["command"], name = _simplified(place, command, settings, keys)
     if stdin is not None:
         keys["stdin"] = stdin

@@ -20,7 +20,7 @@ from yamlsched.extras.importing.expression import (
     fields_of,
     interval,
 )
-from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, known_zone, shown
+from yamlsched.extras.importing.model import Place, Refusal, known_zone, shown
 from yamlsched.schedule.findings import decode
 from yamlsched.schedule.node import Node
 from yamlsched.schedule.parse import parse
@@ -268,7 +268,7 @@ def _limits(place: Place, cron_job: Settings, job: Settings, pod: Settings, keys
             )
     retries = _number(place, job, "backoffLimit")
     if place.source.is_faithful:
-        keys |= {"timeout": FAITHFUL["timeout"], "backoff": BACKOFF}
+        keys["backoff"] = BACKOFF
         retries = DEFAULT_BACKOFF_LIMIT if retries is None else retries
     if retries is not None:
         keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries) + 1)

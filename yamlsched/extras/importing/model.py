@@ -95,8 +95,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """A job for schedules.yaml. ``origin`` is the text it was made from, ``times`` are the schedules
-    by which its source would start it.
+    """A job for schedules.yaml. ``origin`` is the text it was made from, ``times`` are the
+    schedules by which its source would start it.
     """
 
     name: str
@@ -196,7 +196,8 @@ class Place:
             json.dumps(keys, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise Refusal("it has a value that is not a constant, or none of JSON's") from error
-        keys = self._without_secrets({**keys, "timezone": times[0].zone.key})
+        defaults = FAITHFUL if self.source.is_faithful else {}
+        keys = self._without_secrets({**defaults, **keys, "timezone": times[0].zone.key})
         wanted = job_name(name)
         free = free_name(wanted, self.batch.names)
         if free != wanted:

@@ -15,7 +15,6 @@ from yamlsched import durations
 from yamlsched.extras.importing.calendar import SYSTEMD, OnCalendar
 from yamlsched.extras.importing.expression import cron_expression, fields_of, interval, number_of
 from yamlsched.extras.importing.model import (
-    FAITHFUL,
     Imported,
     Origin,
     Place,
@@ -167,8 +166,8 @@ def _timer(place: Place, name: str, unit: Unit, units: dict[str, tuple[Origin, U
 
 
 def _timer_keys(place: Place, timer: Settings, has_calendar: bool) -> dict[str, Any]:
-    keys: dict[str, Any] = dict(FAITHFUL) if place.source.is_faithful else {}
-    keys["overlap"] = "skip"  # a timer that elapses while its service runs does nothing
+    # a timer that elapses while its service runs does nothing
+    keys: dict[str, Any] = {"overlap": "skip"}
     if _last(timer, "Persistent").lower() in TRUE and has_calendar:
         keys["catchup"] = "latest"
     for line, text in timer.pop("RandomizedDelaySec", [])[-1:]:
