@@ -179,10 +179,13 @@ from picked p;
 -- What follows each statement that ends runs: those `reported`, which have succeeded, died or are
 -- retried, get the runs of their hooks. All return their permits, whose room is offered. Last,
 -- because of the order of locks, targets of notifications.
-select yamlsched.enqueue_hooks(%(namespace)s, %(reported)s::bigint[], c.now),
+select case when c.reported <> '{}'
+            then yamlsched.enqueue_hooks(%(namespace)s, c.reported, c.now) end as hooks,
        yamlsched.release(%(namespace)s, %(ids)s::bigint[], c.now),
-       yamlsched.note_runs(%(namespace)s, %(reported)s::bigint[], c.now)
-from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now offset 0) c;
+       case when c.reported <> '{}'
+            then yamlsched.note_runs(%(namespace)s, c.reported, c.now) end as notes
+from (select %(reported)s::bigint[] as reported,
+             coalesce(%(now)s::timestamptz, clock_timestamp()) as now offset 0) c;
 
 -- name: pause_dying
 -- Pause the jobs of runs that this session has ended as dead, null: all, whose last runs are dead.

@@ -113,8 +113,7 @@ create table yamlsched.job_definitions (
     catchup_window interval not null,
     spread         interval not null,
     on_dead        text[] not null default '{}',  -- names of jobs, like the next two: see `hook`
-    on_failure     text[] not null default '{}',
-    on_success     text[] not null default '{}',
+    on_failure     text[] not null default '{}', on_success text[] not null default '{}',
     output         jsonb not null default '{"keep": "failed"}',
     description    text not null default '',
     owner          text not null default '',
@@ -125,9 +124,7 @@ create table yamlsched.job_definitions (
     -- the next slot to account for; null: none is owed
     next_slot_at   timestamptz check (schedule is not null or next_slot_at is null),
     paused_at      timestamptz,        -- no sync changes these five
-    paused_until   timestamptz,
-    paused_by      text,
-    paused_reason  text,
+    paused_until   timestamptz, paused_by text, paused_reason text,
     -- of a pause by pause_after: how many runs in a row had died; null: an operator paused the job
     paused_after   integer,
     retired_at     timestamptz,        -- when the job left the file
