@@ -313,8 +313,8 @@ class Outcomes:
         """Act on who owns a run of which nothing was written; one that is still ours is written
         again.
         """
-        if owner == Status.SUCCEEDED and pending.outcome.status is not Status.SUCCEEDED:
-            # its own transaction had committed before the end that was reported
+        if owner == Status.SUCCEEDED:
+            # by its own transaction, or by a commit whose answer was lost
             before = pending.outcome
             pending.outcome = Outcome(
                 Status.SUCCEEDED,

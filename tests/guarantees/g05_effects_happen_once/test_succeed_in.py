@@ -189,3 +189,15 @@ def test_a_fake_run_has_the_result_and_its_commit_can_fail(dsn: str) -> None:
     with pytest.raises(psycopg.OperationalError, match="the test requested it"):
         call(handler, run)
     assert call(handler, run.next_attempt()) == SET
+
+
+def test_the_permit_of_a_run_that_has_succeeded_so_is_returned_at_once(project: Project) -> None:
+    project.limits = {"pool": 1}
+    handle = {"handler": "support.own_transactions.handle", "limit": "pool", "lease": "1h"}
+    project.sync(handle=handle, nothing={})
+    runs = project.enqueue("handle", {"what": "commits"}, count=3)
+
+    work(project)
+
+    assert [project.row(run).status for run in runs] == ["succeeded"] * 3
+    assert project.db.execute("select from yamlsched.permits").fetchall() == []
