@@ -54,8 +54,9 @@ RESERVED_KEY = re.compile(
 class Enqueued(NamedTuple):
     """The result of an enqueue.
 
-    ``created`` is false if a run with this key existed; then ``run_id`` is that run. ``run_id`` is
-    None if that run has been pruned: its work is done, and no run was created.
+    ``created`` is false if a run with this key existed, or, of a job with ``unique``, with these
+    values; then ``run_id`` is that run. ``run_id`` is None if that run has been pruned: its work is
+    done, and no run was created.
     """
 
     run_id: int | None

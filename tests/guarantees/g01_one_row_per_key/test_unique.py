@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,12 +18,14 @@ from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 
 import yamlsched
+from support.command_line import command_line
 from support.database import while_waiting
 from support.gates import FAILURE, LEASE, MINUTE, NOW, SUCCESS, Worker, limit
 from support.gates import worker as worker
 from support.rows import a_job, a_run, value
 from support.schedules import a_file, sync_by_hand
 from yamlsched.act import runs as actions
+from yamlsched.extras.web.ask import outlook
 from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.worker import claiming
 from yamlsched.worker import statements as store
@@ -393,6 +396,33 @@ def test_a_retry_beside_an_unfinished_run_is_refused_and_names_it(db: Db, job: i
     assert actions.retry(db, [third], "ann", payload={"to": 3})[0].changed
     assert mail(db, 3) == (third, False)
     assert mail(db, 2).created
+
+
+def test_the_commands_and_the_page_say_which_run_has_the_same_values(
+    db: Db,
+    job: int,
+    dsn: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli = command_line(dsn, monkeypatch, capsys, tmp_path)
+    old = mail(db).run_id
+    actions.cancel(db, [old], "ann")
+    made = mail(db).run_id
+
+    enqueued = cli("enqueue", "mail", "--payload", '{"to": 1}', "--key", "k")
+    assert enqueued.out == (
+        f"nothing created: run {made} has the same values (unique) and is queued\n"
+    )
+    retried = cli("retry", old)
+    assert (retried.code, f"run {old} {BESIDE.format(made)}" in retried.out + retried.err) == (
+        1,
+        True,
+    )
+    run = outlook.find(db, "default", old or 0)
+    assert run is not None
+    assert outlook.of_retry(db, run).refusal == f"It {BESIDE.format(made)}."
 
 
 def test_of_several_in_one_retry_the_newest_is_taken(db: Db, job: int) -> None:
