@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule import environments, include, schema_check
-from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.build import build_jobs
 from yamlsched.schedule.file import NOTHING, Included
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
@@ -336,6 +335,6 @@ def load_file(
 def timezone_of_file(file: Path) -> str:
     """Return the time zone of ``file``; UTC if it cannot be read."""
     try:
-        return load(schedule_file.read(file), str(file), None).timezone
+        return load_file(file, None).timezone
     except EnvironmentFailed:
         return "UTC"

@@ -73,15 +73,6 @@ MAX_COMMAND_LINE_CHARS = 200
 PLAIN_ITEM = re.compile(r"[A-Za-z0-9_./-]+")
 NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
 """What only a shell acts on."""
-FORMER_KEYS = {
-    "executor": "Write queue: NAME, and describe it at the top level: queues: {NAME: {...}}",
-    "executors": "Write queues: {NAME: {...}}, and queue: NAME in its jobs.",
-    "isolation": (
-        "Write queue: NAME, and at the top level queues: {NAME: {mode: async}} for coroutines that"
-        " share a process."
-    ),
-}
-"""What to write instead of keys that there were."""
 IN_MAIN_FILE = {
     "include": "Add its patterns to include of the main file: no other file includes any.",
     "version": "Remove it: the main file has the version of all.",
@@ -202,14 +193,13 @@ def unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
             remedy = IN_MAIN_FILE.get(key, f"Set {key} in the main file, which includes this one.")
             findings.error(child.key, "YS102", f"{key} cannot be set in an included file", remedy)
         else:
-            former = FORMER_KEYS.get(key) if spot.path[:1] != ("queues",) else None
-            meant = None if former else _closest_key(key, spot, properties, findings)
+            meant = _closest_key(key, spot, properties, findings)
             if meant is not None:
                 findings.intended.add((*spot.path, meant))
             message = (
                 f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
             )
-            remedy = former or (f'Did you mean "{meant}"?' if meant else _place_of(child))
+            remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
             findings.error(
                 child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}."
             )
