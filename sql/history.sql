@@ -23,13 +23,15 @@ select coalesce((
     order by (h.hash = %(hash)s) desc, h.seen_at desc limit 1
 )) as namespace;
 
--- name: is_named
--- Whether an option names this namespace for this place.
+-- name: place
+-- Whether an option names this namespace for this place, and the environment of the file in use.
 select exists (
     select
     from yamlsched.hosts h
-    where h.host = %(host)s and h.path = %(path)s and h.namespace = %(namespace)s and h.is_named
-) as is_named;
+    where h.host = %(host)s and h.path = %(path)s and h.namespace = n.name and h.is_named
+) as is_named, coalesce(i.environment, '') as environment
+from (select %(namespace)s::text as name) n
+left join yamlsched.namespaces i on i.namespace = n.name;
 
 -- name: jobs
 -- Every job of a namespace by name, retired ones included, with all columns: definitions.job knows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.command_line import command_line
+from support.database import temporary_database
+from support.project import Project, a_project
+from yamlsched.schedule.checks import check
 from yamlsched.schedule.load import Loaded, load
 
 NEVER_INHERITED = ("cron", "crons", "after", "handler", "command", "enabled")
@@ -121,9 +127,14 @@ def test_an_environment_has_the_jobs_and_the_errors_of_the_file_written_out_for_
 @given(FILES)
 @settings(max_examples=100)
 def test_only_jobs_that_differ_are_checked_again(file: dict[str, Any]) -> None:
-    base, found = loaded(file), loaded(file, "qa")
+    base = loaded(file)
+    found = base.in_environment("qa")
 
     assert found.changed is not None
+    assert (found.jobs, found.diagnostics) == (
+        loaded(file, "qa").jobs,
+        loaded(file, "qa").diagnostics,
+    )
     assert {name: found.jobs.get(name) for name in file["jobs"] if name not in found.changed} == {
         name: base.jobs.get(name) for name in file["jobs"] if name not in found.changed
     }
@@ -171,3 +182,107 @@ def test_the_example_of_the_documentation_applies_as_its_table_says() -> None:
     assert rows == [
         [name, *(shown(name, environment) for environment in names)] for name, *_ in rows
     ]
+
+
+# -- with databases
+
+
+TWO_PLACES = """\
+version: 1
+environments:
+  production: {}
+  staging:
+    defaults: {max_attempts: 2}
+    jobs:
+      report: {cron: "0 5 * * sun", handler: work.staged, payload: {rows: 3}}
+      charge: {enabled: false}
+defaults: {max_attempts: 7}
+jobs:
+  report: {cron: "0 2 * * *", handler: work.real, payload: {days: 1}}
+  charge: {handler: work.real}
+  announce: {handler: work.real, environments: [production]}
+"""
+
+
+@pytest.fixture
+def places(server: str, template: str, tmp_path: Path) -> Iterator[dict[str, Project]]:
+    """Two copies of one file, each with a database of its own."""
+    with ExitStack() as stack:
+        places = {}
+        for name in ("production", "staging"):
+            (folder := tmp_path / name).mkdir()
+            (folder / "work.py").write_text(
+                "def real(run, days=0): return {'days': days}\\n"
+                "def staged(run, rows): return {'rows': rows}\\n"
+            )
+            (folder / "schedules.yaml").write_text(TWO_PLACES)
+            dsn = stack.enter_context(temporary_database(server, template))
+            places[name] = stack.enter_context(a_project(folder, dsn))
+        yield places
+
+
+@pytest.mark.story
+def test_one_file_has_in_each_database_the_jobs_of_its_environment(
+    places: dict[str, Project], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, place in places.items():
+        process = place.start("tick", "--env", name)
+        assert process.wait() == 0, process.text
+
+    stored = {
+        name: {
+            row.job_type: (row.schedule, row.handler, row.payload, row.max_attempts, row.enabled)
+            for row in place.db.execute("select * from yamlsched.job_definitions")
+        }
+        for name, place in places.items()
+    }
+    real = "work.real"
+    assert stored["production"] == {
+        "report": ("0 2 * * *", real, {"days": 1}, 7, True),
+        "charge": (None, real, {}, 7, True),
+        "announce": (None, real, {}, 7, True),
+    }
+    assert stored["staging"] == {
+        "report": ("0 5 * * sun", "work.staged", {"rows": 3}, 2, True),
+        "charge": (None, real, {}, 2, False),
+        "announce": (None, real, {}, 2, False),
+    }
+
+    # the payload is checked against, and the run executed by, the handler of the environment
+    for name, place in places.items():
+        cli = command_line(place.dsn, monkeypatch, capsys, place.folder)
+        wrong, right = ('{"rows": 1}', "{}") if name == "production" else ('{"days": 1}', "{}")
+        assert 'has no parameter "' in cli("enqueue", "report", wrong).err
+        assert cli("enqueue", "report", right).code == 0
+        assert place.start("tick", "--env", name).wait() == 0
+        hashes = place.db.execute("select hash, environment from yamlsched.namespaces").fetchall()
+        assert [row.environment for row in hashes] == [name]
+        refused = cli("enqueue", "announce").code
+        assert refused == int(name == "staging")
+    results = [
+        place.db.execute("select result from yamlsched.job_runs where job_type = 'report'")
+        .fetchall()[0]
+        .result
+        for place in places.values()
+    ]
+    assert results == [{"days": 1}, {"rows": 3}]
+    hashes = {
+        row.hash
+        for place in places.values()
+        for row in place.db.execute("select hash from yamlsched.namespaces")
+    }
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("environment", [None, "live", "qa"])
+def test_sync_checks_the_handlers_of_jobs_that_do_not_differ(
+    environment: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "work.py").write_text("def real(run): ...\n")
+    program = {"handler": "work.real"}
+    file = {**in_qa(a={"timeout": "5m"}), "jobs": {"a": program, "b": {"handler": "work.reel"}}}
+
+    found = check(loaded(file, environment), tmp_path / "schedules.yaml", ())
+
+    assert [one.code for one in found.errors] == ["YS302"]
+    assert list(found.jobs) == ["a"]

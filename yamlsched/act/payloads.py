@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from psycopg import Connection
+
+from yamlsched.ask.history import place_of
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.schedule import handlers
 from yamlsched.schedule.handlers import Parameters
@@ -75,25 +78,28 @@ class Taken(NamedTuple):
 
 
 def taken(
-    file: Path, namespace: str, job: str, paths: Sequence[str | Path] = (), is_own: bool = False
+    connection: Connection[Any],
+    file: Path,
+    namespace: str,
+    job: str,
+    paths: Sequence[str | Path] = (),
 ) -> Taken | None:
-    """Return what the handler of ``job`` takes. None without the file, or the job in it, and for a
-    command.
+    """Return what the handler of ``job`` takes, in the environment of ``namespace``. None without
+    the file, or the job in it, and for a command.
 
     So it is for a job of another ``namespace`` than the file's, unless an option names it for the
-    file on this host (``is_own``): its handler may be another one. ``paths`` are further folders
-    with handlers.
+    file on this host, and where the environment is not known: its handler may be another one.
+    ``paths`` are further folders with handlers.
     """
+    known = place_of(connection, namespace, file)
+    is_named, environment = known or (False, "")
     try:
-        loaded = load_file(file, None)
+        loaded = load_file(file, environment or None)
     except EnvironmentFailed:
         return None
     definition = loaded.jobs.get(job)
-    if (
-        definition is None
-        or definition.handler is None
-        or (loaded.namespace != namespace and not is_own)
-    ):
+    is_own = loaded.namespace == namespace and (known or not loaded.environments)
+    if definition is None or definition.handler is None or not (is_own or is_named):
         return None
     path = import_path(file, loaded.paths, paths)
     return Taken(
@@ -102,18 +108,18 @@ def taken(
 
 
 def check(
+    connection: Connection[Any],
     file: Path,
     namespace: str,
     job: str,
     payload: Mapping[str, Any],
     paths: Sequence[str | Path] = (),
-    is_own: bool = False,
 ) -> None:
     """Check ``payload``, merged over the job's own. What ``taken`` does not know is accepted.
 
     Raises Refused if no call of the handler could succeed: the run would be dead at once.
     """
-    known = taken(file, namespace, job, paths, is_own)
+    known = taken(connection, file, namespace, job, paths)
     if known is None or known.parameters is None:
         return
     if fault := known.parameters.fault({**known.payload, **payload}):

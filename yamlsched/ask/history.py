@@ -85,12 +85,17 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
     return known[0] if known else "default"
 
 
-def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path) -> bool:
-    """Return whether an option names ``namespace`` for ``file`` on this host."""
-    with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-        place = {"namespace": namespace, **_place(file)}
-        return bool(fetch_column(connection, load("history")["is_named"], place)[0])
-    return False
+def place_of(
+    connection: psycopg.Connection[Any], namespace: str, file: Path
+) -> tuple[bool, str] | None:
+    """Return whether an option names ``namespace`` for ``file`` on this host, and its environment.
+    None to a role that may only enqueue.
+    """
+    with suppress(psycopg.errors.InsufficientPrivilege):
+        given = {"namespace": namespace, **_place(file)}
+        [row] = connection.execute(load("history")["place"], given).fetchall()
+        return bool(row.is_named), str(row.environment)
+    return None
 
 
 def _place(file: Path) -> dict[str, str]:

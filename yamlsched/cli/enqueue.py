@@ -12,7 +12,6 @@ import click
 
 from yamlsched.act import payloads, runs
 from yamlsched.act.enqueue import EnqueueResult, enqueue
-from yamlsched.ask import history
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb, verb
 from yamlsched.errors import EnvironmentFailed
@@ -105,8 +104,7 @@ def command(
     by: str | None,
 ) -> int:
     with settings.connect_in() as (connection, namespace):
-        is_own = history.is_own_file(connection, namespace, settings.file)
-        payloads.check(settings.file, namespace, job, arguments or {}, paths, is_own)
+        payloads.check(connection, settings.file, namespace, job, arguments or {}, paths)
         result = enqueue(
             connection,
             namespace,

@@ -9,7 +9,6 @@ import click
 from yamlsched.act import payloads
 from yamlsched.act import runs as actions
 from yamlsched.ask import runs
-from yamlsched.ask.history import is_own_file
 from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.cli.enqueue import payload_option
@@ -51,8 +50,7 @@ def command(
 
     def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[actions.ActionResult]:
         if payload is not None and (run := runs.run(connection, ids[0])):
-            is_own = is_own_file(connection, run.namespace, settings.file)
-            payloads.check(settings.file, run.namespace, run.job_type, payload, paths, is_own)
+            payloads.check(connection, settings.file, run.namespace, run.job_type, payload, paths)
         return actions.retry(connection, ids, who, force=force, expected=expected, payload=payload)
 
     return _bulk.change_runs(settings, "retry", act, selection)

@@ -59,8 +59,8 @@ class Loaded:
     ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what
     they inherit, despite errors elsewhere. ``root``, the top-level mapping or None with the jobs
     of all files, and ``findings`` are for further checks. ``environments`` has what differs in
-    each, as written; ``environment`` is that of the jobs, None without one that the file declares,
-    and ``changed`` names those that differ from the jobs without one.
+    each, as written; ``environment`` is that of the jobs, None without one that the file declares.
+    ``changed`` names the jobs that checks look at, as the others are those without one; None: all.
     """
 
     namespace: str | None = None
@@ -83,8 +83,8 @@ class Loaded:
     base: _Base | None = field(default=None, repr=False, compare=False)
 
     def in_environment(self, name: str | None) -> Loaded:
-        """Return the jobs of an environment of the file, or without one. Only those that differ are
-        built again.
+        """Return the file in one of its environments, or without one. Only the jobs that differ are
+        built, and checked, again.
         """
         if self.base is None or name == self.environment:
             return self
@@ -242,7 +242,9 @@ def load(data: bytes, file: str, environment: str | None, included: Included = N
     base = _Base(reader, timezone, build_jobs(reader, timezone, loaded.paths, {}))
     loaded = base.complete(loaded, None)
     base.jobs = loaded.jobs
-    return loaded.in_environment(environment) if environment in names else loaded
+    if environment in names:
+        return replace(loaded.in_environment(environment), changed=None)
+    return loaded
 
 
 def _plain(spot: Spot | None) -> Any:

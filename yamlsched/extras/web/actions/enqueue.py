@@ -9,7 +9,6 @@ from typing import Any
 from yamlsched.act import enqueue as act_enqueue
 from yamlsched.act import payloads
 from yamlsched.act.payloads import Taken
-from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
@@ -69,7 +68,7 @@ def review(visit: Visit, values: Given) -> Review:
     payload = parse_payload(values)
     accepted = _taken(visit, job)
     try:
-        payloads.check(visit.file, visit.namespace, job.job_type, payload, (), _is_own(visit))
+        payloads.check(visit.connection, visit.file, visit.namespace, job.job_type, payload)
         enqueue.make_batch(job.job_type, [payload], None)
     except Refused as error:
         raise Invalid("payload", sentence(str(error))) from None
@@ -182,12 +181,8 @@ def _due(visit: Visit, values: Given, job: Definition) -> tuple[datetime | None,
     return run_at, due
 
 
-def _is_own(visit: Visit) -> bool:
-    return history.is_own_file(visit.connection, visit.namespace, visit.file)
-
-
 def _taken(visit: Visit, job: Definition) -> Taken | None:
-    return payloads.taken(visit.file, visit.namespace, job.job_type, (), _is_own(visit))
+    return payloads.taken(visit.connection, visit.file, visit.namespace, job.job_type)
 
 
 def _describe(accepted: Taken) -> str:

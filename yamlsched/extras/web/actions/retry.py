@@ -8,7 +8,6 @@ from typing import Any
 
 from yamlsched.act import payloads, runs
 from yamlsched.act.runs import ActionResult, RunState
-from yamlsched.ask.history import is_own_file
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions.enqueue import MAX_PAYLOAD_CHARS, parse_payload, shown_payload
@@ -94,8 +93,7 @@ def _payload(visit: Visit, run: RunState, values: Given) -> dict[str, Any]:
     payload = parse_payload(values)
     try:
         encode_payload("", payload)
-        is_own = is_own_file(visit.connection, visit.namespace, visit.file)
-        payloads.check(visit.file, visit.namespace, run.job_type, payload, (), is_own)
+        payloads.check(visit.connection, visit.file, visit.namespace, run.job_type, payload)
     except Refused as error:
         raise Invalid("payload", sentence(str(error))) from None
     return payload
