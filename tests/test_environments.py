@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from support.command_line import command_line
 from support.database import temporary_database
 from support.project import Project, a_project
-from yamlsched.schedule.checks import check
-from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule.checks import check, check_all
+from yamlsched.schedule.load import Loaded, load, load_file
 
 NEVER_INHERITED = ("cron", "crons", "after", "handler", "command", "enabled")
 REPLACED = {"cron": "crons", "crons": "cron", "handler": "command", "command": "handler"}
@@ -182,6 +183,22 @@ def test_the_example_of_the_documentation_applies_as_its_table_says() -> None:
     assert rows == [
         [name, *(shown(name, environment) for environment in names)] for name, *_ in rows
     ]
+
+
+def test_an_error_at_the_same_line_of_another_file_is_another_error(tmp_path: Path) -> None:
+    job, values, cron = "  b: {handler: gc.collect, ", "  qa: {jobs: {b: {", 'cron: "61 * * * *"}'
+    line, override = job + cron, values.ljust(len(job)) + cron + "}}"
+    (tmp_path / "schedules.yaml").write_text(
+        f"environments:\n{override}\nversion: 1\ninclude: [b.yaml]\njobs: {{}}\n"
+    )
+    (tmp_path / "b.yaml").write_text(f"jobs:\n{line}\n")
+    file = tmp_path / "schedules.yaml"
+
+    found = check_all(load_file(file, None), file, (), datetime(2026, 1, 14, tzinfo=UTC))
+
+    places = [(Path(one.file).name, one.line, one.code) for one in found]
+    assert places == [("b.yaml", 2, "YS201"), ("schedules.yaml", 2, "YS201")]
+    assert len({one.column for one in found}) == 1
 
 
 # -- with databases

@@ -103,10 +103,9 @@ def _in_environments(
     """Yield what ``find`` says about the file, and what it says in some environments only, with
     their names.
     """
-    seen: set[tuple[int, int, str]] = set()
-    for diagnostic in find(loaded.in_environment(None)):
-        seen.add(diagnostic.place)
-        yield diagnostic
+    everywhere = find(loaded.in_environment(None))
+    yield from everywhere
+    seen = {diagnostic.place for diagnostic in everywhere}
     named: dict[Diagnostic, list[str]] = {}
     for name in loaded.environments:
         for diagnostic in find(loaded.in_environment(name)):

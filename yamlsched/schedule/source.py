@@ -56,9 +56,9 @@ class Diagnostic:
     notes: tuple[Note, ...] = ()
 
     @property
-    def place(self) -> tuple[int, int, str]:
+    def place(self) -> tuple[str, int, int, str]:
         """Where it is, and what: the same error may have another message in an environment."""
-        return (self.line, self.column, self.code)
+        return (self.file, self.line, self.column, self.code)
 
     @property
     def order(self) -> tuple[str, int, int, str, str]:
