@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamlsched.runs.enqueue import SLOT_KEY_PATTERN
+from yamlsched.runs.enqueue import RESERVED_KEY
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.keys import is_daily, slot_key
 from yamlsched.timetable.slots import slots
@@ -101,7 +101,7 @@ def test_a_daily_expression_has_one_minute_one_hour_and_no_star_in_front_of_them
     ],
 )
 def test_keys_in_the_form_of_a_slots_key_are_recognized(key, refused):
-    assert (SLOT_KEY_PATTERN.fullmatch(key) is not None) is refused
+    assert (RESERVED_KEY.fullmatch(key) is not None) is refused
 
 
 @settings(max_examples=60)
@@ -131,4 +131,4 @@ def test_slots_of_a_job_have_distinct_keys_in_the_form_of_a_slots_key(text, zone
 
     assert found
     assert len(set(found)) == len(found)
-    assert all(SLOT_KEY_PATTERN.fullmatch(key) for key in found)
+    assert all(RESERVED_KEY.fullmatch(key) for key in found)
