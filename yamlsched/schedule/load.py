@@ -104,27 +104,20 @@ class Loaded:
 
     @cached_property
     def _jobs(self) -> Spot | None:
-        return self.root.get("jobs") if self.root is not None else None
+        spot = self.root.get("jobs") if self.root is not None else None
+        return spot if spot is not None and isinstance(spot.value, dict) else None
 
     @property
     def entries(self) -> dict[str, Node]:
         """The jobs as written, invalid ones included."""
-        return (
-            self._jobs.value
-            if self._jobs is not None and isinstance(self._jobs.value, dict)
-            else {}
-        )
+        return self._jobs.value if self._jobs is not None else {}
 
     @property
     def is_readable(self) -> bool:
         """Return whether the jobs are known: not if the file is not YAML, or is written for another
         version.
         """
-        return (
-            self._jobs is not None
-            and isinstance(self._jobs.value, dict)
-            and self.is_known("version")
-        )
+        return self._jobs is not None and self.is_known("version")
 
     def is_known(self, key: str) -> bool:
         """Return whether a top-level key is valid, or absent from a file whose top level is a
