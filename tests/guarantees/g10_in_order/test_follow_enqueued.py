@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.effects import succeed_in
-from support.followers import DEAD, HOURLY, SUCCESS, World, world
-from support.schedules import HOUR, MINUTE
+from support.followers import DEAD, HOURLY, SUCCESS, Db, World, world
+from support.schedules import HOUR, MINUTE, at
 from yamlsched.act import prune
 from yamlsched.act import runs as actions
 from yamlsched.db.query import now
@@ -406,3 +409,62 @@ def test_a_run_that_has_expired_has_ended(world: World) -> None:
 
     assert world.claim() == ["summary 02:00"]
     assert upstream(world)["enqueued"] == {"succeeded": 1, "cancelled": 1}
+
+
+def expected(mode: str, policy: str, states: Collection[str]) -> str:
+    """The model: what becomes of the slot, given the states of what was enqueued."""
+    if "running" in states:
+        return "queued (waits)"
+    if mode == "ended" or policy == "run" or {"succeeded"}.issuperset(states):
+        return "running"
+    return "upstream" if policy == "skip" else "queued (waits)"
+
+
+@settings(max_examples=30)
+@given(
+    mode=st.sampled_from(["ended", "succeeded"]),
+    policy=st.sampled_from(["wait", "skip", "run"]),
+    count=st.integers(1, 4),
+    history=st.lists(
+        st.tuples(st.sampled_from(["succeed", "die", "cancel", "retry"]), st.integers(0, 3)),
+        max_size=15,
+    ),
+)
+def test_after_any_history_the_slot_is_released_exactly_when_the_model_says(
+    db: Db, world: World, mode: str, policy: str, count: int, history: list[tuple[str, int]]
+) -> None:
+    db.execute(
+        "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits, "
+        "yamlsched.files, yamlsched.hosts, yamlsched.namespaces cascade"
+    )
+    world.held.clear()
+    world.now = at("2026-01-14 01:30")
+    apply(world, mode, policy)
+    world.end("fan_out 02:00", enqueued={"send": count})
+    world.claim()
+    states, verdict = dict.fromkeys(sorted(world.held), "running"), "queued (waits)"
+    for action, which in history:
+        run = list(states)[which % count]
+        if action in ("succeed", "die") and states[run] == "running":
+            outcome = SUCCESS if action == "succeed" else DEAD
+            end = store.finish(
+                world.connection, "default", [(world.held.pop(run), outcome)], now=world.now
+            )
+            assert world.runner.run(end)
+            states[run] = str(outcome.status)
+        elif action == "cancel" and states[run] == "running":
+            actions.cancel(db, [run], "ann", now=world.now)
+            world.runner.run(
+                store.unlock(world.connection, "default", [world.held.pop(run)], world.now)
+            )
+            states[run] = "cancelled"
+        elif action == "retry" and states[run] in ("dead", "cancelled"):
+            actions.retry(db, [run], "ann", now=world.now)
+            states[run] = "running"
+
+        world.claim()
+
+        if verdict == "queued (waits)":
+            verdict = expected(mode, policy, states.values())
+        assert summary(world).partition(" send:")[0] == verdict, (action, states)
+        assert world.settle().repaired == 0
