@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.project import Project, a_project
 
@@ -99,3 +101,24 @@ def test_a_slot_that_waits_for_a_hundred_thousand_runs_is_released_by_the_last(
         f"{waited} where r.parent_id is not null and s.job_type = 'summary' group by s.started_at"
     ).fetchall()
     assert row.waited
+
+
+def test_the_example_of_the_page_does_what_it_says(project: Project) -> None:
+    # given the jobs and the handlers of the page, and a slot that is due
+    text = (Path(__file__).parents[3] / "docs" / "follow.md").read_text("utf-8")
+    text = text[text.index("## Fan-outs") : text.index("## When several slots wait")]
+    jobs, handlers = re.findall(r"```\w+\n(.*?)```", text, re.DOTALL)
+    (project.folder / "reports.py").write_text(f"import yamlsched\n\n\n{handlers}")
+    project.sync(**yaml.safe_load(jobs)["jobs"])
+    project.db.execute(
+        "update yamlsched.job_definitions set effective_from = m.at - interval '1 day', last_slot_at = null, "
+        "next_slot_at = m.at from (select date_trunc('week', now()) - interval '7 days' + interval '6 hours' as at) m "
+        "where schedule is not null"
+    )
+
+    tick = project.start("tick")
+    assert tick.wait() == 1
+
+    counts = re.search(r"# (\{.*\})", handlers)
+    assert counts
+    assert "] " + counts[1].replace('"', "'") in tick.text
