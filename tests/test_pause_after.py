@@ -62,17 +62,19 @@ class Model:
         self.pause_after = pause_after
         self.ends: list[str] = []
         self.paused_by = ""
+        self.was_until = False  # it has a pause that is over, which a resume ends once more
 
     def step(self, what: str) -> None:
         if what in ("dead", "succeeded"):
             self.ends.append(what)
             last = self.ends[-self.pause_after :]
             if what == "dead" and last == ["dead"] * self.pause_after and not self.paused_by:
-                self.paused_by = "yamlsched"
+                self.paused_by, self.was_until = "yamlsched", False
         elif what == "pause":
-            self.paused_by = "ann"
-        elif (what == "resume" and self.paused_by) or what == "pause until":
+            self.paused_by, self.was_until = "ann", False
+        elif (what == "resume" and (self.paused_by or self.was_until)) or what == "pause until":
             self.paused_by, self.ends = "", []
+            self.was_until = what == "pause until"
 
 
 @settings(max_examples=60)
