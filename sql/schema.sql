@@ -2474,7 +2474,8 @@ begin
         select n.target, n.subject, yamlsched.events_now(n, t.events, now) as events,
                d.id is not null and yamlsched.is_silent(d, now) as is_silent,
                n.found_since is null and (d.id is null or (
-                   d.paused_after is null and n.slot is not null and yamlsched.failing_run(d.id) is null
+                   d.paused_after is null and n.slot is not null
+                   and yamlsched.failing_run(d.id) is null
                    and yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))))
                    as is_well
         from yamlsched.notifications n
@@ -2661,13 +2662,12 @@ begin
     tick.cannot_start := '{}';
     insert into yamlsched.hosts as h select (tick).*
     on conflict (host, path, namespace) do update
-    set (include, is_named, hash, environment, yamlsched_version, tzdata_version, since, refused_hash,
-         refused_at, errors, queues, seen_at, expected_until)
+    set (include, is_named, hash, environment, yamlsched_version, tzdata_version, since,
+         refused_hash, refused_at, errors, queues, seen_at, expected_until)
         = (excluded.include, excluded.is_named, excluded.hash, excluded.environment,
-           excluded.yamlsched_version,
-           excluded.tzdata_version, excluded.since, excluded.refused_hash, excluded.refused_at,
-           excluded.errors, h.queues || excluded.queues, excluded.seen_at,
-           excluded.expected_until);
+           excluded.yamlsched_version, excluded.tzdata_version, excluded.since,
+           excluded.refused_hash, excluded.refused_at, excluded.errors, h.queues || excluded.queues,
+           excluded.seen_at, excluded.expected_until);
 end
 $$;
 

@@ -15,7 +15,7 @@ from yamlsched.text import escape_control
 MAX_ERROR_CHARS = 500
 """Characters of ``last_error``: one line that is safe to show."""
 MAX_STACK_CHARS = 16_000
-"""Characters of a failed attempt's stack. The end of a longer one is kept, because the cause is there."""
+"""Characters of a failed attempt's stack. The end of a longer one is kept: the cause is there."""
 MAX_OUTPUT_BYTES = 65_536
 """Bytes of an attempt's output that are kept: the last ones."""
 MAX_RELEASES = 3

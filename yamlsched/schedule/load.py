@@ -11,21 +11,15 @@ from typing import Any, TypeVar
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule import environments, include, schema_check
-from yamlsched.schedule.build import build_jobs
+from yamlsched.schedule.build import build_entries, build_jobs, build_queues, build_retention
 from yamlsched.schedule.file import NOTHING, Included
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
-from yamlsched.schedule.following import follow
-from yamlsched.schedule.hooks import OWN_SLOTS
+from yamlsched.schedule.following import OWN_SLOTS, follow
 from yamlsched.schedule.job import Job, Limit, Mode, NotifyTarget, Queue, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.reader import Reader
 from yamlsched.schedule.schema import HOOKS, JOB_KEYS
-from yamlsched.schedule.settings import (
-    build_entries,
-    build_queues,
-    build_retention,
-)
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
 from yamlsched.schedule.when import build_calendars
 

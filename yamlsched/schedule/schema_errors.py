@@ -93,7 +93,7 @@ MISSING = {
     "max_workers": "Add how many started workers may be there at once, for example max_workers: 8.",
     "command": "Add the program that starts a worker, for example command: [/srv/app/start].",
     "max": "Add how many runs may execute at once, for example max: 2.",
-    "by": "Add the keys of the payload to compare, for example by: [tenant_id], or by: [] for none.",
+    "by": "Add the keys of the payload to compare, for example by: [tenant_id]; by: [] for none.",
 }
 """What to do about each required key."""
 

@@ -50,9 +50,9 @@ class Cron:
     ``source`` is what the user wrote, with all that decides the slots. ``wildcard`` selects the
     rule for clock changes; it depends on the spelling, because ``0-59`` and ``*`` differ in nothing
     else. ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
-    ``dates`` are the first and last of the local dates with slots, ascending. Of their ISO weeks each ``every``-th counts,
-    from that of ``starts_on`` on. Of a list, ``parts`` are its expressions, and its slots are those
-    of all of them: other fields say less.
+    ``dates`` are the first and last of the local dates with slots, ascending. Of their ISO weeks
+    each ``every``-th counts, from that of ``starts_on`` on. Of a list, ``parts`` are its
+    expressions, and its slots are those of all of them: other fields say less.
     """
 
     source: str

@@ -163,7 +163,7 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
 
 
 def off_week(cron: Cron, zone: ZoneInfo, day: date) -> str:
-    """Return that ``every`` leaves out the week of ``day``, and the next date; "" if it does not."""
+    """Return that ``every`` leaves out the week of ``day``, and the next date; else ""."""
     if not cron.starts_on or day < cron.starts_on or not cron.is_off_week(day):
         return ""
     slot = next_slot(cron, zone, EPOCH + (day - FIRST_DAY))

@@ -1,9 +1,9 @@
 """The worker: claims runs, submits them to their executors, renews their leases, writes their
 outcomes.
 
-It is one thread around one event loop, because it forks. ``_submit`` (claim_loop.py) and ``_handle``
-show the way of an attempt: claimed, submitted, ended, recorded. Tasks of their own claim
-(claim_loop.py), renew leases (leases.py) and write outcomes (outcomes.py).
+It is one thread around one event loop, because it forks. ``_submit`` (claim_loop.py) and
+``_handle`` show the way of an attempt: claimed, submitted, ended, recorded. Tasks of their own
+claim (claim_loop.py), renew leases (leases.py) and write outcomes (outcomes.py).
 """
 
 from __future__ import annotations
