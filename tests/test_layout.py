@@ -60,8 +60,6 @@ SMALL = {
     "handler/detached.py": "yamlsched.detached, for handlers",
     "runs/backoff.py": "the rule that users look up",
     "schedule/catalog.py": "the page of a code, for explain and SARIF",
-    "schedule/hooks.py": "which jobs are hooks, and their rules",
-    "schedule/settings.py": "what a file says outside of its jobs",
     "schedule/paths.py": "the key `paths`, also for children, which read no file",
     "templates/hello.py": "a file that init writes",
     "timetable/keys.py": "the rule of idempotency keys",
