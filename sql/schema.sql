@@ -759,33 +759,8 @@ as $$
                     and r.scheduled_for is null and not r.by_hand and r.status = 'queued', false)
 $$;
 
--- End those of some runs that have expired, without hooks, and return them. What another session
--- has locked is skipped.
-create function yamlsched.end_expired(run_ids bigint[], now timestamptz) returns bigint[]
-    language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    ended bigint[];
-begin
-    with expired as (
-        update yamlsched.job_runs r
-        set status = 'cancelled', finished_at = now, updated_at = now, blocked_on = null,
-            error_type = 'Expired',
-            last_error = 'it had not begun when the expires_after of its job was over'
-        from yamlsched.job_definitions d
-        where d.id = r.definition_id and yamlsched.is_expired(r, d, now) and r.id = any (array(
-            select l.id from yamlsched.job_runs l
-            where l.id = any (run_ids) and l.finished_at is null and l.locked_until is null
-            order by l.id for no key update skip locked))
-        returning r.id
-    )
-    select array_agg(e.id) into ended from expired e;
-    return ended;
-end
-$$;
-
--- The unique keys of runs to enqueue, in order; null: the job has no `unique`. A run that has one
--- of them and has expired is ended first: what is enqueued would never be executed.
+-- The unique keys of runs to enqueue, in order; null: the job has no `unique`. A run that has
+-- expired loses its own first: it will never be executed. A claim ends it, with all that it holds up.
 create function yamlsched.unique_keys(job yamlsched.job_definitions, payloads jsonb[])
     returns text[]
     language plpgsql set search_path = pg_catalog, pg_temp
@@ -801,11 +776,12 @@ begin
         select yamlsched.unique_key(job, job.payload || p.payload)
         from unnest(payloads) with ordinality as p (payload, nth) order by p.nth);
     if job.expires_after is not null then
-        perform yamlsched.end_expired(array(
+        update yamlsched.job_runs u set unique_key = null, updated_at = now
+        where u.id = any (array(
             select r.id from yamlsched.job_runs r
             where r.unique_key = any (keys) and r.finished_at is null
               and yamlsched.is_expired(r, job, now)
-            order by r.id for no key update), now);
+            order by r.id for no key update));
     end if;
     return keys;
 end
@@ -825,24 +801,6 @@ as $$
          where u.namespace = of_namespace and u.idempotency_key = key),
         (select r.id from yamlsched.job_runs r
          where r.unique_key = of_unique_key and r.finished_at is null)) end
-$$;
-
--- The runs that an enqueue has created or found, in order. One that waits is not claimed before
--- this transaction ends: it sees what that has written.
-create function yamlsched.enqueued_runs(
-    job yamlsched.job_definitions, keys text[], uniques text[], ids bigint[]) returns bigint[]
-    language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if job.unique_rule ->> 'while' = 'waiting' then
-        perform from yamlsched.job_runs r
-        where r.unique_key = any (uniques) and r.finished_at is null order by r.id for share;
-    end if;
-    return array(
-        select yamlsched.enqueued_run(job.namespace, k.key, k.unique_key, k.id)
-        from unnest(keys, uniques, ids) with ordinality as k (key, unique_key, id, nth)
-        order by k.nth);
-end
 $$;
 
 -- Whether who enqueues may change runs. Inside of enqueue the current user is its owner.
@@ -937,15 +895,16 @@ declare
     fault  text := yamlsched.arguments_fault(job_type, payloads, idempotency_keys, run_at,
         parent_id, priority, delay, trace_contexts);
     due_at timestamptz := greatest(run_at, clock_timestamp() + delay, clock_timestamp());
-    ids    bigint[];                     -- one for each position, like the next two
-    runs   bigint[];
+    ids    bigint[];                     -- one for each position
     uniques text[];
+    runs   bigint[];
 begin
     if fault is not null then
         raise exception using errcode = 'YS003', message = fault;
     end if;
     ids := array(select nextval('yamlsched.job_runs_id_seq')
                  from generate_series(1, cardinality(payloads)));
+
     uniques := yamlsched.unique_keys(job, payloads);
     loop
         -- In the order of keys, so that two that enqueue the same keys wait for each other and
@@ -963,8 +922,12 @@ begin
         where yamlsched.enqueued_run(job.namespace, i.key, i.unique_key, null) is null
         order by i.unique_key collate "C", i.key collate "C", i.id
         on conflict do nothing;
-        -- Later statements: they see what the insert has waited for.
-        runs := yamlsched.enqueued_runs(job, idempotency_keys, uniques, ids);
+        -- A later statement: it sees what the insert has waited for.
+        runs := array(
+            select yamlsched.enqueued_run(job.namespace, k.key, k.unique_key, k.id)
+            from unnest(idempotency_keys, uniques, ids) with ordinality
+                as k (key, unique_key, id, nth)
+            order by k.nth);
         exit when array_position(runs, null) is null;
     end loop;
     perform yamlsched.refuse_keys(job.namespace, job.job_type, idempotency_keys);
@@ -1452,15 +1415,29 @@ begin
 end
 $$;
 
--- End those of some runs that have expired, and offer the room that they were offered.
+-- End those of some runs that have expired, without hooks, and offer the room that they were
+-- offered. What another session has locked is skipped.
 create function yamlsched.expire(of_namespace text, run_ids bigint[], now timestamptz)
     returns void
     language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
-    ended bigint[] := yamlsched.end_expired(run_ids, now);
+    ended bigint[];
 begin
+    with expired as (
+        update yamlsched.job_runs r
+        set status = 'cancelled', finished_at = now, updated_at = now, blocked_on = null,
+            error_type = 'Expired',
+            last_error = 'it had not begun when the expires_after of its job was over'
+        from yamlsched.job_definitions d
+        where d.id = r.definition_id and yamlsched.is_expired(r, d, now) and r.id = any (array(
+            select l.id from yamlsched.job_runs l
+            where l.id = any (run_ids) and l.finished_at is null and l.locked_until is null
+            order by l.id for no key update skip locked))
+        returning r.id
+    )
+    select array_agg(e.id) into ended from expired e;
     perform yamlsched.release(of_namespace, ended, now);
 end
 $$;

@@ -157,7 +157,9 @@ def test_an_edit_counts_at_once(db: Db, worker: Worker) -> None:
 # -- with unique
 
 
-def test_an_enqueue_beside_a_run_that_has_expired_ends_it_and_creates_one(db: Db) -> None:
+def test_an_enqueue_beside_a_run_that_has_expired_creates_one_and_the_next_claim_ends_it(
+    db: Db, worker: Worker
+) -> None:
     rule = Jsonb({"by": ["to"], "while": "unfinished"})
     a_job(db, "mail", **EXPIRES, unique_rule=rule)
     old = yamlsched.enqueue(db, "mail", {"to": 1})
@@ -171,6 +173,9 @@ def test_an_enqueue_beside_a_run_that_has_expired_ends_it_and_creates_one(db: Db
 
     assert [one.created for one in made] == [True, False, False]
     assert made[0].run_id == made[2].run_id != old.run_id
+    at = db.execute("select clock_timestamp() as now").fetchone()
+    assert at is not None
+    worker.claim(now=at.now)
     assert states(db)[old.run_id or 0] == EXPIRED
     assert made[1].run_id == kept.run_id
 

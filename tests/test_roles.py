@@ -499,10 +499,9 @@ trigger_of unclaimed unfinished_slot unique_key upstream upstream_results valid_
 waits_elsewhere waits_for
 """
 WRITING = """
-block block_closed claim_gated continue_edits end_expired enqueue enqueue_hooks enqueue_many
-enqueued_runs expire forget_notes grant_permits insert_hooks leave_gates lock_gates make_gates move_runs
-note note_runs offer pause_dying promote put_definitions put_place release remove_values repair
-settle_notes sweep unique_keys
+block block_closed claim_gated continue_edits  enqueue enqueue_hooks enqueue_many expire
+forget_notes grant_permits insert_hooks leave_gates lock_gates make_gates move_runs note note_runs offer
+pause_dying promote put_definitions put_place release remove_values repair settle_notes sweep unique_keys
 """
 
 
