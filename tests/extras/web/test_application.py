@@ -32,7 +32,10 @@ from yamlsched.extras.web.pool import READER_SETTINGS, Pool
 
 Visit = Callable[..., TestClient]
 OWN = migrations.latest_version()
-START = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+
+def next_minute() -> datetime:
+    return datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
 def test_a_database_that_cannot_be_reached_is_reported_without_the_password(visit: Visit) -> None:
@@ -166,7 +169,7 @@ def test_all_namespaces_are_found_page_by_page_and_by_name(
         a_job(db, "report", namespace=name)
         a_place(db, namespace=name, host=name)
     a_run(db, a_job(db, "purge", namespace="web6"), "dead")
-    a_job(db, "report", namespace="web4_old", retired_at=START)
+    a_job(db, "report", namespace="web4_old", retired_at=next_minute())
     page = visit(own_dsn)
 
     # when each page is followed by the link to the next one
@@ -405,7 +408,7 @@ def test_a_failed_connection_is_not_tried_again_by_each_waiting_request(
     assert len(tried) == 1
 
 
-def stop_clock(monkeypatch: pytest.MonkeyPatch, at: datetime = START) -> None:
+def stop_clock(monkeypatch: pytest.MonkeyPatch, at: datetime) -> None:
     """Let `/` be a page of this instant: with the next minute, it would be another one."""
     read = home.health.read
     monkeypatch.setattr(home.health, "read", lambda *given: replace(read(*given), now=at))
@@ -414,7 +417,7 @@ def stop_clock(monkeypatch: pytest.MonkeyPatch, at: datetime = START) -> None:
 def test_a_page_that_the_browser_has_is_not_sent_again(
     visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_clock(monkeypatch)
+    stop_clock(monkeypatch, next_minute())
     page, fragment = (
         visit(own_dsn),
         {"Yamlsched-Fragment": "1"},
@@ -436,18 +439,18 @@ def test_a_page_that_only_grows_older_is_not_sent_again(
     visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given runs that ended minutes ago, and a tick a few seconds ago
-    db = db_of(own_dsn)
-    a_place(db, seen_at=START)
+    db, start = db_of(own_dsn), next_minute()
+    a_place(db, seen_at=start)
     for number in range(20):
         a_run(
             db,
             a_job(db, f"job_{number}"),
             "succeeded",
-            finished_at=START - timedelta(seconds=83 * number + 122),
+            finished_at=start - timedelta(seconds=83 * number + 122),
         )
 
     def read_at(seconds: int) -> Any:
-        stop_clock(monkeypatch, START + timedelta(seconds=seconds))
+        stop_clock(monkeypatch, start + timedelta(seconds=seconds))
         return visit(own_dsn).get("/", headers={"Yamlsched-Fragment": "1"}).headers["etag"]
 
     # then what a minute of the clock shows is one page
@@ -458,7 +461,7 @@ def test_a_page_that_only_grows_older_is_not_sent_again(
 def test_the_refresh_script_gets_the_page_without_its_frame(
     visit: Visit, page_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_clock(monkeypatch)
+    stop_clock(monkeypatch, next_minute())
     page = visit(page_dsn)
     whole, fragment = page.get("/"), page.get("/", headers={"Yamlsched-Fragment": "1"})
     assert "<html" not in fragment.text

@@ -28,7 +28,10 @@ def test_sync_finds_the_errors_that_validate_finds(file: Path) -> None:
     found = json.loads(result.output)["diagnostics"]
 
     expected = sorted(
-        (one["line"], one["column"], one["code"]) for one in found if one["severity"] == "error"
+        (one["line"], one["column"], one["code"])
+        for one in found
+        # a sync does not check the environments of others
+        if one["severity"] == "error" and "(in environment" not in one["message"]
     )
 
     assert sorted((one.line, one.column, one.code) for one in checked(file).errors) == expected
