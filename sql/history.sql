@@ -231,8 +231,8 @@ with recursive hop (run_id, depth) as (
     from hop h
     join yamlsched.awaits a on a.run_id = h.run_id and a.outcome is null
     cross join lateral yamlsched.awaited(a, clock_timestamp()) u
-    where u.state in ('waiting', 'dead', 'cancelled') and u.run_id is not null
-      and h.depth < %(limit)s
+    join yamlsched.job_runs x on x.id = u.run_id and x.status <> 'succeeded'
+    where u.state in ('waiting', 'dead', 'cancelled') and h.depth < %(limit)s
 )
 select h.run_id
 from hop h

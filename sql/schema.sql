@@ -760,7 +760,8 @@ as $$
 $$;
 
 -- The unique keys of runs to enqueue, in order; null: the job has no `unique`. A run that has
--- expired loses its own first: it will never be executed. A claim ends it, with all that it holds up.
+-- expired loses its own first: it will never be executed. A claim ends it, with all that it holds
+-- up.
 create function yamlsched.unique_keys(job yamlsched.job_definitions, payloads jsonb[])
     returns text[]
     language plpgsql set search_path = pg_catalog, pg_temp
@@ -1105,13 +1106,16 @@ begin
 end
 $$;
 
--- Whether a run that `parent` has enqueued is unfinished. The last first: runs are claimed in the
--- order of their ids, and the index keeps those that have ended until a vacuum.
+-- Whether a run that `parent` has enqueued is unfinished. One that waits although its job is
+-- retired is none: it will be cancelled. The last first: runs are claimed in the order of their
+-- ids, and the index keeps those that have ended until a vacuum.
 create function yamlsched.has_open_child(parent bigint) returns boolean
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select exists (select from yamlsched.job_runs c
+                   join yamlsched.job_definitions d on d.id = c.definition_id
                    where c.parent_id = parent and c.hook is null and c.finished_at is null
+                     and (d.retired_at is null or c.status = 'running')
                    order by c.id desc limit 1)
 $$;
 

@@ -157,7 +157,7 @@ def test_why_of_a_job_without_a_cron_says_how_it_is(db: Db, cli: Cli) -> None:
     assert cli("why", "purge").out.splitlines() == [
         "purge: new",
         "  no run has succeeded yet",
-        "  it has no cron: it runs when it is enqueued",
+        "  it has no cron: it runs when it is enqueued, or as a hook of another job",
     ]
     assert cli("why", "purge", "--at", "now").code == 1
 

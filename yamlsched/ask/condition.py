@@ -159,7 +159,7 @@ def _lease(run: StoredRun) -> str:
 
 def _slots(row: JobHealth, job: Definition, now: datetime) -> Iterator[str]:
     if job.schedule is None:
-        yield "it has no cron: it runs when it is enqueued"
+        yield "it has no cron: it runs when it is enqueued, or as a hook of another job"
         return
     latest = None
     with suppress(Refused):  # no slot within decades

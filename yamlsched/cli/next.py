@@ -145,7 +145,8 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
     """Return the jobs of the file that have slots, and all that the file has."""
     loaded = load_file(settings.file, settings.env, "; --cron works without it")
     if loaded.has_errors:
-        click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
+        where = f" --env {settings.env}" if settings.env else ""
+        click.echo(f'{settings.file} has errors: "yamlsched validate{where}" shows them', err=True)
     if (
         name is not None
         and name not in loaded.jobs

@@ -28,7 +28,7 @@ def check(reader: Reader, environment: str | None) -> None:
     """
     root, findings, names = reader.root, reader.findings, reader.names["environments"]
     spot = root.get("environments")
-    if spot is not None and environment is not None and environment not in names:
+    if spot is not None and environment and environment not in names:
         message = f"environment {quoted(environment)} is not in the environments of the file"
         remedy = findings.source.did_you_mean(
             environment, names, "Add it here, or fix --env or YAMLSCHED_ENV."

@@ -16,7 +16,7 @@ from support.followers import DEAD, HOURLY, SUCCESS, Db, World, world
 from support.schedules import HOUR, MINUTE, at
 from yamlsched.act import prune
 from yamlsched.act import runs as actions
-from yamlsched.db.query import now
+from yamlsched.db.query import load, now
 from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.sync.flow import sync
 from yamlsched.worker import claiming
@@ -152,6 +152,42 @@ def test_the_slot_waits_again_for_what_is_retried_until_it_is_released(world: Wo
     actions.retry(world.db, dead[:1], "ann", force=True, now=world.now)
     world.end("summary 02:00")
     assert summary(world) == "succeeded"
+
+
+def test_what_waits_is_not_awaited_once_its_job_is_retired_and_what_executes_is(
+    world: World,
+) -> None:
+    apply(world)
+    world.end("fan_out 02:00", enqueued={"send": 2})
+    world.db.execute(
+        "update yamlsched.job_runs set run_at = run_at + interval '1 day' where id ="
+        " (select min(id) from yamlsched.job_runs where job_type = 'send')"
+    )
+    assert world.claim() == ["send"]
+
+    world.apply(fan_out=HOURLY, summary={"after": ["fan_out"], "after_enqueued": "ended"})
+    assert world.claim() == []
+    assert summary(world) == "queued (waits)"
+    world.end("send")
+
+    assert world.claim() == ["summary 02:00"]
+    assert upstream(world)["enqueued"] == {"succeeded": 1, "queued": 1}
+
+
+def test_the_chain_of_a_slot_that_waits_for_what_was_enqueued_has_no_run_that_succeeded(
+    world: World,
+) -> None:
+    apply(world)
+    world.end("fan_out 02:00", enqueued={"send": 1})
+
+    [job] = world.db.execute("select id from yamlsched.job_definitions where job_type = 'summary'")
+    chain = world.db.execute(load("history")["chain"], {"id": job.id, "limit": 10}).fetchall()
+
+    assert [run.run_id for run in chain] == [world.id("summary 02:00")]
+    assert (
+        waits(world)
+        == f"waits for 1 of 1 runs that fan_out enqueued (run {world.id('fan_out 02:00')})"
+    )
 
 
 def test_a_cancelled_run_is_awaited_while_its_handler_may_be_alive(world: World) -> None:

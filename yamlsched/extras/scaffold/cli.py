@@ -142,6 +142,7 @@ def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Pa
     folder = "" if place.parent == Path(".") else f"{place.parent}/"
     watched = [
         _escaped(str(place)),
+        _escaped(folder) + "**.yaml",
         _escaped(folder) + "**.py",
         _escaped(str(path.relative_to(root))),
     ]
