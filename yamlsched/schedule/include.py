@@ -159,7 +159,7 @@ def _report_files(root: Spot, included: Included, findings: Findings) -> None:
             findings.unreadable.update(names)
             message = f"{item}: {quoted(names[0])} cannot be read: {problems[0].problem}"
             message += f"; nor can {len(names) - 1} more" if names[1:] else ""
-            remedy = "Let the user of the tick read it, or name other files."
+            remedy = "Name a regular file, and let the user of the tick read it."
             findings.error(item, "YS017", message, remedy)
 
 
