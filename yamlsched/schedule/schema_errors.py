@@ -74,8 +74,8 @@ PLAIN_ITEM = re.compile(r"[A-Za-z0-9_./-]+")
 NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
 """What only a shell acts on."""
 IN_MAIN_FILE = {
-    "include": "Add its patterns to include of the main file: no other file includes any.",
-    "version": "Remove it: the main file has the version of all.",
+    "include": "Move its patterns to include of the main file.",
+    "version": "Remove it: only the main file sets the version.",
 }
 """What to do about keys that only the main file has."""
 MISSING = {

@@ -91,7 +91,7 @@ def last_attempt(linter: Linter, job: Job) -> None:
         and job.enabled
         and linter.is_written(job, "max_attempts")
     ):
-        message = "the first failure is final, and nobody is told"
+        message = "the first failure is final, and nobody is notified"
         linter.warn_where_written(
             "YS420",
             job,
@@ -104,7 +104,7 @@ def last_attempt(linter: Linter, job: Job) -> None:
 def pause_after(linter: Linter, job: Job) -> None:
     told = any("paused" in target.events for name, target in job.targets if name in job.notify)
     if job.pause_after is not None and job.notify and not told:
-        message = "no target of its notify has the event paused: nobody is told of the pause"
+        message = "no target in notify has the event paused, so nobody is notified of the pause"
         remedy = "Add paused to the events of a target."
         linter.warn("YS467", job, "pause_after", message, remedy)
 
