@@ -120,7 +120,8 @@ select j.id, j.beside from judged j;
 -- get it.
 update yamlsched.awaits a
 set outcome = w.outcome, upstream_run_id = w.upstream_run_id,
-    enqueued = case when w.after_enqueued is not null then yamlsched.enqueued(w.upstream_run_id) end
+    enqueued = case when w.after_enqueued is not null and w.upstream_run_id is not null
+                    then yamlsched.enqueued(w.upstream_run_id) end
 from (select o.run_id, o.definition_id, u.outcome, u.upstream_run_id, d.after_enqueued
       from yamlsched.awaits o
       join yamlsched.job_runs r on r.id = o.run_id and not r.unreleased

@@ -120,7 +120,8 @@ with released as (
 )
 update yamlsched.awaits a
 set outcome = e.outcome, upstream_run_id = e.upstream_run_id,
-    enqueued = case when r.after_enqueued is not null then yamlsched.enqueued(e.upstream_run_id) end
+    enqueued = case when r.after_enqueued is not null and e.upstream_run_id is not null
+                    then yamlsched.enqueued(e.upstream_run_id) end
 from unnest(%(run_id)s::bigint[], %(upstream_id)s::bigint[], %(upstream_run_id)s::bigint[],
     %(outcome)s::text[])
     as e (run_id, upstream_id, upstream_run_id, outcome)

@@ -202,6 +202,18 @@ select yamlsched.promote(%(namespace)s, %(names)s::text[], 0,
 select yamlsched.sweep(%(namespace)s, %(at_once)s,
                        coalesce(%(now)s::timestamptz, clock_timestamp())) as offered;
 
+-- name: expire
+-- End what has expired and no claim has met.
+select yamlsched.expire(%(namespace)s, array(
+    select w.id from yamlsched.job_definitions d
+    cross join lateral (
+        select r.id from yamlsched.job_runs r
+        where r.definition_id = d.id and r.finished_at is null
+          and yamlsched.is_expired(r, d, coalesce(%(now)s::timestamptz, clock_timestamp()))
+        order by r.finished_at, r.id limit 5000) w
+    where d.namespace = %(namespace)s and d.expires_after is not null),
+    coalesce(%(now)s::timestamptz, clock_timestamp()));
+
 -- name: repair
 select yamlsched.repair(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()))
     as repaired;

@@ -968,21 +968,18 @@ revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, tex
 -- Hooks
 
 -- Create the runs of the hooks of some runs, each once, by its key. In the order of their jobs, so
--- that two transactions wait for each other in one order. Returns how many.
+-- that two transactions wait for each other in one order. Not `is_unique`: without a unique key, so
+-- that nothing is waited for, and only where none is visible. Returns how many.
 create function yamlsched.insert_hooks(run_ids bigint[], is_unique boolean, now timestamptz)
     returns bigint
     language sql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
-    with created as (
-        insert into yamlsched.job_runs
-            (namespace, definition_id, job_type, payload, idempotency_key, unique_key, run_at,
-             late_at, priority, max_attempts, parent_id, hook, trace_context, queue)
-        select h.namespace, h.id, h.job_type, h.payload,
-               concat_ws(':', h.job_type, r.status, r.id, r.attempts),
-               case when is_unique then (yamlsched.unique_keys(h, array[h.payload]))[1] end, now,
-               now + h.start_within, h.priority, h.max_attempts, r.id, r.status, r.trace_context,
-               h.queue
+    with hook as materialized (
+        select h, r.id, r.status, r.attempts, r.trace_context,
+               case when is_unique then (yamlsched.unique_keys(h, array[h.payload]))[1]
+                    when h.unique_rule is not null then yamlsched.unique_key(h, h.payload)
+               end as unique_key
         from yamlsched.job_runs r
         join yamlsched.job_definitions d on d.id = r.definition_id
         cross join lateral unnest(case r.status when 'dead' then d.on_dead
@@ -990,7 +987,24 @@ as $$
                                                 when 'succeeded' then d.on_success end) n (name)
         join yamlsched.job_definitions h on h.namespace = d.namespace and h.job_type = n.name
         where r.id = any (run_ids) and h.enabled and h.retired_at is null
-        order by h.id, r.id
+    ), chosen as (
+        select w.* from hook w where is_unique or w.unique_key is null
+        union all
+        (select distinct on (w.unique_key) w.* from hook w
+         where not is_unique and not exists (
+             select from yamlsched.job_runs u
+             where u.unique_key = w.unique_key and u.finished_at is null)
+         order by w.unique_key, w.id)
+    ), created as (
+        insert into yamlsched.job_runs
+            (namespace, definition_id, job_type, payload, idempotency_key, unique_key, run_at,
+             late_at, priority, max_attempts, parent_id, hook, trace_context, queue)
+        select (w.h).namespace, (w.h).id, (w.h).job_type, (w.h).payload,
+               concat_ws(':', (w.h).job_type, w.status, w.id, w.attempts),
+               case when is_unique then w.unique_key end, now, now + (w.h).start_within,
+               (w.h).priority, (w.h).max_attempts, w.id, w.status, w.trace_context, (w.h).queue
+        from chosen w
+        order by (w.h).id, w.id
         on conflict do nothing
         returning id
     )
@@ -1190,7 +1204,10 @@ begin
     ended_at := greatest(ended_at, children.ended_at);
     if follower.after_enqueued = 'succeeded' and state = 'succeeded'
             and children.failed is not null then
-        select c.id, c.status, c.finished_at into run_id, state, ended_at
+        -- what waits for a job that is retired will be cancelled
+        select c.id, case when c.finished_at is null then 'cancelled' else c.status end,
+               c.finished_at
+        into run_id, state, ended_at
         from yamlsched.job_runs c where c.id = children.failed;
     end if;
 end
@@ -1814,14 +1831,6 @@ begin
         cross join unnest(array['after/', 'closed/', 'job/']) k (kind)
         where d.namespace = of_namespace));
     perform yamlsched.remove_values(of_namespace);
-    perform yamlsched.expire(of_namespace, array(
-        select w.id from yamlsched.job_definitions d
-        cross join lateral (
-            select r.id from yamlsched.job_runs r
-            where r.definition_id = d.id and r.finished_at is null
-              and yamlsched.is_expired(r, d, repair.now)
-            order by r.finished_at, r.id limit 5000) w
-        where d.namespace = of_namespace and d.expires_after is not null), now);
     return cardinality(ids);
 end
 $$;

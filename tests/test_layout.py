@@ -25,7 +25,7 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 150_282,
+    "engine": 150_299,
     "tools": 60_544,
     "extras": 110_643,
     "web": 46_450,
@@ -42,7 +42,7 @@ CAPS = {
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "long lines": 0,
-    "sql": 208_902,
+    "sql": 209_657,
     "longest statement": 60,
     "templates, script and style": 2_187,
 }

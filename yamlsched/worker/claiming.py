@@ -230,7 +230,11 @@ async def sweep(
 async def repair(
     connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
 ) -> int:
-    """Repair what dead sessions have left; return how many runs held permits that had ended."""
+    """End what has expired, and repair what dead sessions have left; return how many runs held
+    permits that had ended.
+    """
+    # by itself: it locks gates in an order of its own
+    await rows_of(connection, "expire", {"namespace": namespace, "now": now})
     [row] = await rows_of(connection, "repair", {"namespace": namespace, "now": now})
     return int(row.repaired)
 

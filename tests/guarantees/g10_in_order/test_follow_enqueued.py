@@ -174,6 +174,21 @@ def test_what_waits_is_not_awaited_once_its_job_is_retired_and_what_executes_is(
     assert upstream(world)["enqueued"] == {"succeeded": 1, "queued": 1}
 
 
+def test_what_waits_for_a_retired_job_is_as_cancelled_until_the_job_is_back(world: World) -> None:
+    apply(world, "succeeded")
+    world.end("fan_out 02:00", enqueued={"send": 1})
+    follows = {"after": ["fan_out"], "after_enqueued": "succeeded"}
+
+    world.apply(fan_out=HOURLY, summary=follows)
+    assert world.settle().released == 0
+    assert summary(world) == "queued (waits)"
+
+    world.apply(fan_out=HOURLY, send=SEND, summary=follows)
+    assert world.claim() == ["send"]
+    world.end("send")
+    assert world.claim() == ["summary 02:00"]
+
+
 def test_the_chain_of_a_slot_that_waits_for_what_was_enqueued_has_no_run_that_succeeded(
     world: World,
 ) -> None:
