@@ -27,6 +27,7 @@ from yamlsched.extras.metrics import metrics
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
 Db = psycopg.Connection[Any]
 
 
@@ -86,7 +87,7 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
         [after, waiting[0]],
     )
     a_failed_attempt(db, waiting[0], 2, "OSError", 60)
-    a_run(db, job, "failed", failed_at=after)
+    a_run(db, job, "failed", failed_at=after - SECOND)
 
     # then
     assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (

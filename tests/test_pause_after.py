@@ -368,7 +368,11 @@ def test_a_worker_that_is_killed_between_a_death_and_its_pause_leaves_it_to_the_
         tick = project.start("tick")
         until(lambda: ended(project) == 2 and is_waiting(project.db))
         tick.signal(signal.SIGKILL)
-        project.db.execute("select pg_terminate_backend(l.pid) from pg_locks l where not l.granted")
+        project.db.execute(
+            "select pg_terminate_backend(a.pid) from pg_locks l"
+            " join pg_stat_activity a on a.pid = l.pid and a.datname = current_database()"
+            " where not l.granted"
+        )
     assert definition_of(project).paused_at is None
 
     # when the next run is due, the next tick pauses the job before it claims anything

@@ -103,8 +103,8 @@ def test_the_lists_of_jobs_and_of_namespaces_read_one_finished_run_of_a_job_and_
                 read[path] = reads["job_runs"]
 
     # then the latest one decides about the state of a job, and those of the last hour about the hosts that work;
-    # an index of so few dead runs may be read as a whole
-    few = 2 * RUNS // DEAD_SHARE + 20
+    # an index of so few dead runs may be read as a whole, for each of three questions
+    few = 3 * RUNS // DEAD_SHARE + 20
     # two statements of /namespaces do
     assert read["/namespaces"][1] <= 2 * (JOBS + few), read
     assert JOBS <= read["/?q=nothing"][1] <= JOBS + few, read
