@@ -229,8 +229,8 @@ def places(server: str, template: str, tmp_path: Path) -> Iterator[dict[str, Pro
         for name in ("production", "staging"):
             (folder := tmp_path / name).mkdir()
             (folder / "work.py").write_text(
-                "def real(run, days=0): return {'days': days}\\n"
-                "def staged(run, rows): return {'rows': rows}\\n"
+                "def real(run, days=0): return {'days': days}\n"
+                "def staged(run, rows): return {'rows': rows}\n"
             )
             (folder / "schedules.yaml").write_text(TWO_PLACES)
             dsn = stack.enter_context(temporary_database(server, template))

@@ -212,8 +212,9 @@ def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(
     written = yaml.safe_load(workflow.read_text())
     paths = [re.sub(r"\\(.)", r"\1", path) for path in written[True]["pull_request"]["paths"]]
     assert Path(paths[0]) == Path(place) / "schedules.yaml"
-    assert Path(paths[1]) == Path(place) / "**.py"
-    assert tmp_path / paths[2] == workflow
+    assert Path(paths[1]) == Path(place) / "**.yaml"  # also what it includes
+    assert Path(paths[2]) == Path(place) / "**.py"
+    assert tmp_path / paths[3] == workflow
     assert written["permissions"] == {"contents": "read"}
 
     # and its steps pass in the repository's root
