@@ -269,8 +269,8 @@ def test_one_file_has_in_each_database_the_jobs_of_its_environment(
     for name, place in places.items():
         cli = command_line(place.dsn, monkeypatch, capsys, place.folder)
         wrong, right = ('{"rows": 1}', "{}") if name == "production" else ('{"days": 1}', "{}")
-        assert 'has no parameter "' in cli("enqueue", "report", wrong).err
-        assert cli("enqueue", "report", right).code == 0
+        assert 'has no parameter "' in cli("enqueue", "report", "--payload", wrong).err
+        assert cli("enqueue", "report", "--payload", right).code == 0
         assert place.start("tick", "--env", name).wait() == 0
         hashes = place.db.execute("select hash, environment from yamlsched.namespaces").fetchall()
         assert [row.environment for row in hashes] == [name]
