@@ -133,7 +133,7 @@ def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_
     )
     parameters = hosts.place_parameters(schedule)
     parameters |= {"namespace": "default", "is_valid": False, "writes": True, "errors": None}
-    parameters |= {"now": None, "queues": schedule.serves_now()}
+    parameters |= {"now": None, "queues": schedule.serves_now(), "include": []}
     explained(connection, load("hosts")["poll"], parameters)  # its functions are planned once
     polling = explained(connection, load("hosts")["poll"], parameters)
 
