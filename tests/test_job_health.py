@@ -87,7 +87,7 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
         [after, waiting[0]],
     )
     a_failed_attempt(db, waiting[0], 2, "OSError", 60)
-    a_run(db, job, "failed", failed_at=after - SECOND)
+    a_run(db, job, "failed", failed_at=after - SECOND, last_error="no route to host")
 
     # then
     assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (

@@ -57,13 +57,19 @@ def words(page: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def pages(demo_dsn: str) -> Any:
+def shared_pages(demo_dsn: str) -> Any:
     from yamlsched.extras import web
 
     with TestClient(
         web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost"
     ) as client:
         yield client
+
+
+@pytest.fixture
+def pages(shared_pages: TestClient) -> TestClient:
+    shared_pages.cookies.clear()  # another test may have chosen a time zone
+    return shared_pages
 
 
 @pytest.fixture
