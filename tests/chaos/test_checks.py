@@ -23,7 +23,8 @@ def a_row(
     return {
         "id": 1, "definition_id": 1, "job_type": "mortal", "status": status, "attempts": attempts, "locked_by": token,
         "locked_until": lease, "run_at": NOON, "started_at": "2026-01-14T12:00:01+00:00", "last_error": None,
-        "error_type": None, "by": None, "idempotency_key": None, "scheduled_for": None, "parent_id": None, **values,
+        "error_type": None, "by": None, "idempotency_key": None, "scheduled_for": None, "parent_id": None, "hook": None,
+        **values,
     }  # fmt: skip
 
 
