@@ -21,7 +21,8 @@ STEPS = {
     ("running", "succeeded"), ("running", "failed"), ("running", "dead"), ("running", "queued"),
     ("queued", "cancelled"), ("failed", "cancelled"), ("running", "cancelled"),
     ("dead", "queued"), ("cancelled", "queued"),
-    ("succeeded", "succeeded"), ("cancelled", "cancelled"),  # the turn is handed on
+    # the turn is handed on, by a worker that comes back too late, too
+    ("succeeded", "succeeded"), ("cancelled", "cancelled"), ("dead", "dead"),
     ("queued", "queued"), ("failed", "failed"),
     ("succeeded", "deleted"), ("dead", "deleted"), ("cancelled", "deleted"),
 }  # fmt: skip
