@@ -21,8 +21,8 @@ STEPS = {
     ("running", "succeeded"), ("running", "failed"), ("running", "dead"), ("running", "queued"),
     ("queued", "cancelled"), ("failed", "cancelled"), ("running", "cancelled"),
     ("dead", "queued"), ("cancelled", "queued"),
-    # the turn is handed on, by a worker that comes back too late, too
-    ("succeeded", "succeeded"), ("cancelled", "cancelled"), ("dead", "dead"),
+    ("succeeded", "succeeded"), ("cancelled", "cancelled"),  # the turn is handed on
+    ("dead", "dead"),  # a worker that comes back notes what its lost attempt used
     ("queued", "queued"), ("failed", "failed"),
     ("succeeded", "deleted"), ("dead", "deleted"), ("cancelled", "deleted"),
 }  # fmt: skip
