@@ -78,7 +78,7 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
         0,
         "ok",
     )
-    a_run(db, job, "cancelled", failed_at=after)
+    a_run(db, job, "cancelled", failed_at=after - SECOND)
     assert (the_job(db).failure_streak, the_job(db).state, the_job(db).failing) == (0, "ok", 0)
 
     # when
