@@ -1536,17 +1536,19 @@ begin
         order by r.id for no key update skip locked
     ), full_gates as materialized (
         select m.name from yamlsched.rooms(of_namespace, gates, now) m where m.free = 0
+    ), blocked as materialized (    -- not computed again for each row that a plan joins it with
+        select (w.r).id, (select g.name
+                          from unnest(yamlsched.gates_of(w.r, now)) with ordinality as g (name, nth)
+                          where g.name in (select f.name from full_gates f)
+                          order by g.nth limit 1) as name
+        from waiting w
     )
     update yamlsched.job_runs r
     set blocked_on = b.name,
         late_at = case when b.name like 'limit/%' then r.late_at end
-    from (select (w.r).id, (select g.name
-                            from unnest(yamlsched.gates_of(w.r, now))
-                                with ordinality as g (name, nth)
-                            where g.name in (select f.name from full_gates f)
-                            order by g.nth limit 1) as name
-          from waiting w) b
-    where r.id = b.id and b.name is not null;
+    from blocked b
+    where r.id = b.id and b.name is not null
+      and r.id = any (array(select s.id from blocked s));
 end
 $$;
 

@@ -369,6 +369,18 @@ FEW_PAGES = 400
 """Pages for a claim of one run, however many entries precede it."""
 
 
+def picking(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a claim's plan that finds runs.
+
+    What follows it calls functions, and the first call after a change of any table on the server
+    reads catalogs.
+    """
+    parts = [plan]
+    for part in parts:
+        parts.extend(part.get("Plans", []))
+    return next(part for part in parts if part.get("Subplan Name") == "CTE picked")
+
+
 @pytest.mark.parametrize("jobs", [1, 50])
 def test_a_claim_does_not_read_what_is_blocked(own_dsn: str, jobs: int) -> None:
     # given statements that were planned while the tables were empty
@@ -396,7 +408,7 @@ def test_a_claim_does_not_read_what_is_blocked(own_dsn: str, jobs: int) -> None:
             "select id from yamlsched.job_runs where status = 'running' order by id"
         ).fetchall()
     assert [one.id for one in taken] == [first, run]
-    assert pages(plan) <= FEW_PAGES // 4
+    assert pages(picking(plan)) <= FEW_PAGES // 4
 
 
 def test_a_claim_looks_up_each_run_once_in_the_jobs_that_it_steps_over(own_dsn: str) -> None:
