@@ -1,18 +1,9 @@
 -- Actions of operators. Every statement that changes a run or a job states its whole precondition:
 -- what was read before may have changed.
 
--- name: lock_runs
--- The selected runs, locked until the transaction ends, so that the result reported for each is
--- true.
-select r.id
-from yamlsched.job_runs r
-where r.id = any (%(ids)s::bigint[])
-order by r.id
-for no key update;
-
 -- name: lock_jobs
 -- The jobs of the runs, locked against a sync that edits them: its changes to unfinished runs would
--- miss a run that becomes unfinished at the same time. Executed before `lock_runs`, in the order in
+-- miss a run that becomes unfinished at the same time. Executed before runs.lock, in the order in
 -- which a sync locks.
 select d.id
 from yamlsched.job_definitions d
@@ -153,7 +144,7 @@ with cancelled as (
     where c.locked_until is not null and k.is_held
     on conflict do nothing
 )
-select c.id, c.locked_until is not null as is_executed from cancelled c;
+select c.id, c.namespace, c.locked_until is not null as is_executed from cancelled c;
 
 -- name: set_pauses
 -- Write pauses, or null for jobs that are resumed. The jobs are locked. `nexts` are the slots to
@@ -173,14 +164,6 @@ where d.id = n.id and (d.retired_at is null or n.paused_at is null);
 select yamlsched.block_closed(%(namespace)s, %(job)s, %(past)s, %(most)s,
     coalesce(%(now)s::timestamptz, clock_timestamp())) as last;
 
--- name: release
--- Offer the room of runs that were cancelled.
-select yamlsched.release(r.namespace, array_agg(r.id),
-                         coalesce(%(now)s::timestamptz, clock_timestamp()))
-from yamlsched.job_runs r
-where r.id = any (%(ids)s::bigint[])
-group by r.namespace;
-
 -- name: record
 -- The audit trail, written in the transaction of the action.
 insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)
@@ -188,7 +171,3 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, 
        t.job_type, t.detail::jsonb
 from unnest(%(namespaces)s::text[], %(targets)s::text[], %(job_types)s::text[], %(details)s::text[])
   as t (namespace, target, job_type, detail);
-
--- name: wake
--- Wake the waiting workers.
-select pg_notify('yamlsched', n.namespace) from unnest(%(namespaces)s::text[]) as n (namespace);

@@ -78,8 +78,8 @@ with former as (
       and f.environment = n.environment
       and (f.hash, f.environment) <> (%(hash)s, %(environment)s)
 ), used as (
-    insert into yamlsched.files as f (namespace, hash, environment, first_used_at, last_used_at)
-    values (%(namespace)s, %(hash)s, %(environment)s, %(now)s, %(now)s)
+    insert into yamlsched.files as f (namespace, hash, environment, last_used_at)
+    values (%(namespace)s, %(hash)s, %(environment)s, %(now)s)
     on conflict (namespace, hash, environment) do update set last_used_at = excluded.last_used_at
 ), place as (
     update yamlsched.hosts h
@@ -104,11 +104,6 @@ where n.namespace = %(namespace)s;
 delete from yamlsched.hosts h
 where h.host = %(host)s and h.path = %(path)s and not h.is_named and h.namespace <> %(namespace)s
 returning h.namespace;
-
--- name: environment_in_use
--- Empty without a file in use, and for a file without an environment.
-select coalesce(max(n.environment), '') as environment from yamlsched.namespaces n
-where n.namespace = %(namespace)s;
 
 -- name: store_cannot_start
 -- Replace what this place cannot start of these jobs, and return those that are new.

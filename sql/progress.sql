@@ -1,14 +1,6 @@
 -- What handlers report with run.progress(). Each write is fenced like an outcome, and holds the
 -- run's row, so that a value from before cannot follow the one that is written with the outcome.
 
--- name: hold
--- Wait for the rows of runs whose outcomes are about to be written, and lock them.
-select r.id
-from yamlsched.job_runs r
-where r.id = any (%(ids)s::bigint[])
-order by r.id
-for no key update;
-
 -- name: report
 -- Write the progress of attempts, each only if its run is still ours. A run that is locked is about
 -- to finish: its last progress is written with its outcome.

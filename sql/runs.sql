@@ -74,11 +74,6 @@ from sorted s where s.state <> 'free';
 -- Move waiting runs to the queue that their job has now.
 select yamlsched.move_runs(%(ids)s::bigint[]);
 
--- name: expire
--- End runs that have not begun within the expires_after of their jobs.
-select yamlsched.expire(%(namespace)s, %(ids)s::bigint[],
-                        coalesce(%(now)s::timestamptz, clock_timestamp()));
-
 -- name: has_claimable
 -- Whether a claim of the queue would find a run: asked by an idle worker, before it opens the
 -- sessions that it needs for one.
@@ -203,20 +198,32 @@ select yamlsched.sweep(%(namespace)s, %(at_once)s,
                        coalesce(%(now)s::timestamptz, clock_timestamp())) as offered;
 
 -- name: expire
--- End what has expired and no claim has met.
-select yamlsched.expire(%(namespace)s, array(
+-- End what has not begun within the expires_after of its job: of some runs, or null: of all.
+select yamlsched.expire(%(namespace)s, coalesce(%(ids)s::bigint[], array(
     select w.id from yamlsched.job_definitions d
     cross join lateral (
         select r.id from yamlsched.job_runs r
         where r.definition_id = d.id and r.finished_at is null
           and yamlsched.is_expired(r, d, coalesce(%(now)s::timestamptz, clock_timestamp()))
         order by r.finished_at, r.id limit 5000) w
-    where d.namespace = %(namespace)s and d.expires_after is not null),
+    where d.namespace = %(namespace)s and d.expires_after is not null)),
     coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: repair
 select yamlsched.repair(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()))
     as repaired;
+
+-- name: wake
+-- Wake the waiting workers.
+select pg_notify('yamlsched', %(namespace)s);
+
+-- name: lock
+-- Wait for runs, and lock them until the transaction ends: what is read of them then is true.
+select r.id
+from yamlsched.job_runs r
+where r.id = any (%(ids)s::bigint[])
+order by r.id
+for no key update;
 
 -- name: heartbeat
 -- Renew locked_until of the runs that a worker holds, each only if nobody else has claimed it

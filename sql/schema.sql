@@ -49,7 +49,6 @@ create table yamlsched.files (
     namespace     text not null,
     hash          text not null,
     environment   text not null,
-    first_used_at timestamptz not null,
     last_used_at  timestamptz not null,
     primary key (namespace, hash, environment)
 );
@@ -2409,8 +2408,7 @@ as $$
               when 'failing' then not j.is_paused
                   and yamlsched.failing_run(n.definition_id) is not null
               when 'late' then n.found_since is not null and n.definition_id is not null
-              when 'problem' then n.found_since is not null and n.definition_id is null
-              else false end)
+              when 'problem' then n.found_since is not null and n.definition_id is null end)
 $$;
 
 -- Note that runs, which this transaction has ended or which it retries, are dead or fail again and
@@ -2430,21 +2428,6 @@ as $$
     having count(*) > 0
 $$;
 
--- The jobs that are late, as `note` takes them. A slot that was skipped is not if a later one, or a
--- backfill of it, has succeeded.
-create function yamlsched.late_notes(of_namespace text) returns jsonb
-    language sql stable set search_path = pg_catalog, pg_temp
-as $$
-    select coalesce(jsonb_agg(jsonb_build_object(
-               'subject', q.job_type, 'definition_id', q.definition_id,
-               'found_since', q.late_since, 'slot', q.late_slot)), '[]')
-    from yamlsched.job_queues q
-    join yamlsched.job_definitions d on d.id = q.definition_id and d.notify <> '{}'
-    where q.namespace = of_namespace and q.late_since is not null
-      and not (q.late_why in ('its slot was not run', 'a run died that it waited for')
-               and yamlsched.has_succeeded(d.id, q.late_slot, q.late_slot))
-$$;
-
 -- Say what is to be sent when. A job has recovered when its slot or a later one has succeeded and
 -- it is neither late nor failing, whichever events a target has. What recovers for the second time
 -- within an hour first has to be well for an hour. `problems`: those that there are; null: unknown.
@@ -2453,8 +2436,18 @@ create function yamlsched.settle_notes(of_namespace text, problems jsonb, now ti
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    found jsonb := yamlsched.late_notes(of_namespace) || coalesce(problems, '[]');
+    found jsonb;
 begin
+    -- A slot that was skipped is not late if a later one, or a backfill of it, has succeeded.
+    select coalesce(jsonb_agg(jsonb_build_object(
+               'subject', q.job_type, 'definition_id', q.definition_id,
+               'found_since', q.late_since, 'slot', q.late_slot)), '[]') || coalesce(problems, '[]')
+    into found
+    from yamlsched.job_queues q
+    join yamlsched.job_definitions d on d.id = q.definition_id and d.notify <> '{}'
+    where q.namespace = of_namespace and q.late_since is not null
+      and not (q.late_why in ('its slot was not run', 'a run died that it waited for')
+               and yamlsched.has_succeeded(d.id, q.late_slot, q.late_slot));
     perform from yamlsched.notifications n where n.namespace = of_namespace
     order by n.target, n.subject for update;
     perform yamlsched.note(of_namespace, found, now);
@@ -2617,19 +2610,6 @@ as $$
     end
 $$;
 
--- What a tick writes of the queues that it serves. `former` is what its place had, and `ticked_at`
--- when it, or another place with its path, ticked before.
-create function yamlsched.serve(names jsonb, former jsonb, ticked_at timestamptz, now timestamptz)
-    returns jsonb
-    language sql immutable set search_path = pg_catalog, pg_temp
-as $$
-    select coalesce(jsonb_object_agg(n.name, jsonb_build_object('seen_at', now, 'until',
-        yamlsched.expected_until(coalesce(f.seen_at, ticked_at), f.until, now))), '{}')
-    from jsonb_array_elements_text(names) as n (name)
-    left join jsonb_each(former) as e (name, entry) on e.name = n.name
-    left join lateral jsonb_to_record(e.entry) as f (seen_at timestamptz, until timestamptz) on true
-$$;
-
 -- Write the row of a place, which was `place` before and ticked then. What was refused is noted
 -- until the file is valid.
 create function yamlsched.put_place(
@@ -2648,7 +2628,13 @@ begin
     tick.refused_at := case when tick.errors is not null then coalesce(place.refused_at, now) end;
     tick.expected_until := yamlsched.expected_until(
         case when by_hand then now else ticked_at end, place.expected_until, now);
-    tick.queues := yamlsched.serve(tick.queues, place.queues, ticked_at, now);
+    select coalesce(jsonb_object_agg(n.name, jsonb_build_object('seen_at', now, 'until',
+        yamlsched.expected_until(coalesce(f.seen_at, ticked_at), f.until, now))), '{}')
+    into tick.queues
+    from jsonb_array_elements_text(tick.queues) as n (name)
+    left join jsonb_each(place.queues) as e (name, entry) on e.name = n.name
+    left join lateral jsonb_to_record(e.entry) as f (seen_at timestamptz, until timestamptz)
+        on true;
     tick.seen_at := now;
     tick.first_seen_at := now;
     tick.cannot_start := '{}';

@@ -97,10 +97,6 @@ where (select u.run_id from yamlsched.used_keys u where u.namespace = %(namespac
 order by s.nth
 on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing;
 
--- name: notify_workers
--- Continuous workers listen.
-select pg_notify('yamlsched', %(namespace)s);
-
 -- name: record_gaps
 -- A gap that starts where the last one of its job and reason ended is the same gap.
 with g as materialized (

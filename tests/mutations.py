@@ -187,7 +187,7 @@ EQUIVALENT = {
         for name in ("mark_in_doubt", "mark_done", "release")
         for part in ("namespace", "key")
     },
-    "actions.sql lock_runs: r.id = any": "more runs are locked than are changed",
+    "runs.sql lock: r.id = any": "more runs are locked than are changed",
     "definitions.sql lock: d.id = any": "more jobs are locked than are changed",
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
     "make_gates: (select g.name": "redundant: on conflict; without it, sessions would wait for each other for nothing",

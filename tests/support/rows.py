@@ -180,7 +180,7 @@ def a_place(
     applied = {name: value for name, value in values.items() if name in FILE_COLUMNS}
     _insert(db, "namespaces", {"applied_at": "now", "queues": Jsonb(queues), **file, **applied})
     used = {name: file[name] for name in ("namespace", "hash", "environment")}
-    _insert(db, "files", {**used, "first_used_at": "now", "last_used_at": "now"})
+    _insert(db, "files", {**used, "last_used_at": "now"})
 
 
 def _insert(db: psycopg.Connection[Any], table: str, row: dict[str, Any]) -> None:

@@ -47,4 +47,5 @@ def record(
 
 def wake(connection: psycopg.Connection[Any], namespaces: Iterable[str]) -> None:
     """Notify the waiting workers of ``namespaces``, once the transaction has committed."""
-    connection.execute(load("actions")["wake"], {"namespaces": sorted(set(namespaces))})
+    for namespace in sorted(set(namespaces)):
+        connection.execute(load("runs")["wake"], {"namespace": namespace})

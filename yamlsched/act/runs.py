@@ -244,9 +244,13 @@ def cancel(
     def change(batch: list[int]) -> set[int]:
         values = {"ids": batch, "expected": list(expected), "now": now}
         cancelled = connection.execute(load("actions")["cancel"], values).fetchall()
-        ended = [run.id for run in cancelled if not run.is_executed]
-        if ended:
-            connection.execute(load("actions")["release"], {"ids": ended, "now": now})
+        ended: dict[str, list[int]] = {}
+        for run in cancelled:
+            if not run.is_executed:
+                ended.setdefault(run.namespace, []).append(run.id)
+        for namespace, ids in ended.items():
+            values = {"namespace": namespace, "ids": ids, "reported": [], "now": now}
+            connection.execute(load("runs")["release"], values)
         return {run.id for run in cancelled}
 
     def describe(run: RunState, is_changed: bool) -> str:
@@ -287,7 +291,7 @@ def _change(
             with connection.transaction():
                 if locks_jobs:
                     connection.execute(load("actions")["lock_jobs"], {"ids": batch})
-                connection.execute(load("actions")["lock_runs"], {"ids": batch})
+                connection.execute(load("runs")["lock"], {"ids": batch})
                 locked = run_states(connection, batch, now)
                 changed = change(batch)
                 runs = [locked[id] for id in batch if id in changed]

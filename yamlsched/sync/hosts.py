@@ -235,8 +235,8 @@ def leave(connection: Connection[Any], schedule: ScheduleFile, namespace: str) -
 
 def environment_in_use(connection: Connection[Any], namespace: str) -> str:
     """Return the environment of the file in use; empty without one."""
-    [name] = fetch_column(connection, load("hosts")["environment_in_use"], {"namespace": namespace})
-    return str(name)
+    file = connection.execute(load("hosts")["in_use"], {"namespace": namespace}).fetchone()
+    return str(file.environment) if file else ""
 
 
 def store_cannot_start(

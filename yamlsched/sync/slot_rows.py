@@ -115,7 +115,7 @@ def move_cursors(connection: Connection[Any], moves: Sequence[CursorMove]) -> No
 
 def notify_workers(connection: Connection[Any], namespace: str) -> None:
     """Wake up continuous workers once the transaction has committed."""
-    execute(connection, "slots.notify_workers", namespace=namespace)
+    execute(connection, "runs.wake", namespace=namespace)
 
 
 def _write_rows(

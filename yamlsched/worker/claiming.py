@@ -234,7 +234,7 @@ async def repair(
     permits that had ended.
     """
     # by itself: it locks gates in an order of its own
-    await rows_of(connection, "expire", {"namespace": namespace, "now": now})
+    await rows_of(connection, "expire", {"namespace": namespace, "ids": None, "now": now})
     [row] = await rows_of(connection, "repair", {"namespace": namespace, "now": now})
     return int(row.repaired)
 

@@ -281,7 +281,7 @@ async def finish_with(
 
 async def lock_runs(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> None:
     """Lock the rows of ``runs`` in the open transaction."""
-    await connection.execute(load("progress")["hold"], {"ids": [run.id for run in runs]})
+    await connection.execute(load("runs")["lock"], {"ids": [run.id for run in runs]})
 
 
 async def report_progress(
