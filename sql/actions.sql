@@ -50,7 +50,7 @@ join yamlsched.job_definitions d on d.id = r.definition_id
 left join yamlsched.job_runs p on p.id = r.parent_id and r.hook is null
 cross join lateral (select d.is_followed or exists (
     select from yamlsched.awaited_parents(array[p.id])) as is_awaited) i
-cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+cross join (select :now as now) c
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: retry
@@ -61,7 +61,7 @@ where r.id = any (%(ids)s::bigint[]);
 -- states in which the runs were selected. Of a job with `unique`, one beside an unfinished run is
 -- not retried, and of several only the newest: `beside` is the other run.
 with clock as (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select :now as now
 ), picked as materialized (
     select r.id, p.payload, yamlsched.retry_key(r, d, p.payload) as unique_key
     from yamlsched.job_runs r
@@ -117,8 +117,7 @@ from (select o.run_id, o.definition_id, u.outcome, u.upstream_run_id, d.after_en
       from yamlsched.awaits o
       join yamlsched.job_runs r on r.id = o.run_id and not r.unreleased
       join yamlsched.job_definitions d on d.id = r.definition_id
-      cross join lateral yamlsched.awaited(
-          o, coalesce(%(now)s::timestamptz, clock_timestamp())) u
+      cross join lateral yamlsched.awaited(o, :now) u
       where o.run_id = any (%(ids)s::bigint[]) and o.outcome is null) w
 where (a.run_id, a.definition_id) = (w.run_id, w.definition_id);
 
@@ -129,8 +128,8 @@ where (a.run_id, a.definition_id) = (w.run_id, w.definition_id);
 -- overlap becomes, and `reclaim` finds every one by its permit. `release` follows for the others.
 with cancelled as (
     update yamlsched.job_runs r
-    set status = 'cancelled', finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
-        blocked_on = null, updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+    set status = 'cancelled', finished_at = :now,
+        blocked_on = null, updated_at = :now
     where r.id = any (%(ids)s::bigint[])
       and r.status in ('queued', 'failed', 'running')
       and r.status = any (%(expected)s::text[])
@@ -161,13 +160,12 @@ where d.id = n.id and (d.retired_at is null or n.paused_at is null);
 
 -- name: block_closed
 -- Block a batch of the runs of a closed job; see the function.
-select yamlsched.block_closed(%(namespace)s, %(job)s, %(past)s, %(most)s,
-    coalesce(%(now)s::timestamptz, clock_timestamp())) as last;
+select yamlsched.block_closed(%(namespace)s, %(job)s, %(past)s, %(most)s, :now) as last;
 
 -- name: record
 -- The audit trail, written in the transaction of the action.
 insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)
-select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, %(verb)s, t.target,
+select :now, t.namespace, %(who)s, %(verb)s, t.target,
        t.job_type, t.detail::jsonb
 from unnest(%(namespaces)s::text[], %(targets)s::text[], %(job_types)s::text[], %(details)s::text[])
   as t (namespace, target, job_type, detail);

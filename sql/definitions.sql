@@ -173,7 +173,7 @@ where r.id = n.id and r.definition_id = d.id
 -- then. One batch, in the order of definitions and runs, starting after `definition` and `id`.
 -- Locked runs are left to the next batch, and those of a worker that died to `reclaim`.
 with clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select :now as now
 ), undone as materialized (
     select r.id, d.retired_at
     from yamlsched.job_definitions d

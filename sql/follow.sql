@@ -60,7 +60,7 @@ select yamlsched.promote(%(namespace)s, array(
 -- The jobs that have due runs that are not released.
 select distinct r.definition_id as id from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
-  and r.run_at <= coalesce(%(now)s::timestamptz, clock_timestamp());
+  and r.run_at <= :now;
 
 -- name: hold
 -- Lock the runs of these jobs that are not released. One that may be executed was cancelled.
@@ -98,7 +98,7 @@ select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.bl
              and o.exclusive
              and not o.unreleased) as is_busy,
        a.definition_id as upstream_id, coalesce(o.job_type, f.job_type) as upstream, u.*, c.now
-from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+from (select :now as now) c
 cross join yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
 left join yamlsched.awaits a on a.run_id = r.id and a.outcome is null
@@ -189,7 +189,7 @@ where d.namespace = %(namespace)s and d.retired_at is null and (d.after <> '{}' 
 -- late. What this sync has created is left to the next one.
 select r.id, r.definition_id, d.job_type, d.schedule, d.timezone, d.effective_from,
        r.scheduled_for as slot, r.gates, c.now
-from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+from (select :now as now) c
 cross join yamlsched.job_definitions d
 cross join lateral (
     select w.id, w.definition_id, w.scheduled_for, yamlsched.gates_of(w, c.now) as gates

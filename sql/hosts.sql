@@ -5,7 +5,7 @@
 -- about the file (sync/in_use.py) and what there is to do. Without a namespace the file was never
 -- read: then nothing is written, and the rest is null. The same bytes name the same namespace.
 with clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select :now as now
 ), known as materialized (
     select coalesce(%(namespace)s::text, (
         select h.namespace from yamlsched.hosts h
@@ -108,7 +108,7 @@ returning h.namespace;
 -- name: store_cannot_start
 -- Replace what this place cannot start of these jobs, and return those that are new.
 with clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select :now as now
 ), former as materialized (
     select h.cannot_start as jobs
     from yamlsched.hosts h
@@ -133,7 +133,7 @@ select n.name from found n where n.is_new order by n.name;
 -- Places that have not ticked for 7 days, or, if the name ticked only once (a container), for 2
 -- hours; and files that were in use 400 days ago.
 with clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select :now as now
 ), forgotten as (
     delete from yamlsched.files f
     using clock c
@@ -152,7 +152,7 @@ where h.namespace = %(namespace)s and (h.seen_at < c.now - interval '7 days'
 -- file was in use until then.
 select h.namespace, h.host, h.path, h.is_named, h.hash, h.environment, h.yamlsched_version,
        h.since, h.refused_at, coalesce(h.errors, '{}') as errors, h.seen_at,
-       h.expected_until > coalesce(%(now)s::timestamptz, clock_timestamp()) as counts,
+       h.expected_until > :now as counts,
        coalesce(h.hash = n.hash, false) as has_file_in_use, f.last_used_at as used_until,
        case when h.refused_at is not null and n.environment <> h.environment
                 then 'other environment'

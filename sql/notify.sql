@@ -17,12 +17,10 @@ where (t.url_env, t.events) is distinct from (excluded.url_env, excluded.events)
 
 -- name: settle
 -- Say what is to be sent when. `problems` are objects with subject, what, and found_since.
-select yamlsched.settle_notes(%(namespace)s, %(problems)s::jsonb,
-                              coalesce(%(now)s::timestamptz, clock_timestamp()));
+select yamlsched.settle_notes(%(namespace)s, %(problems)s::jsonb, :now);
 
 -- name: due
-select yamlsched.messages_due(%(namespace)s, coalesce(%(now)s::timestamptz,
-    clock_timestamp())) as targets;
+select yamlsched.messages_due(%(namespace)s, :now) as targets;
 
 -- name: take
 -- Take the targets that a message is due to and whose variables this host has, each for a minute,

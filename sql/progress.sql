@@ -5,7 +5,7 @@
 -- Write the progress of attempts, each only if its run is still ours. A run that is locked is about
 -- to finish: its last progress is written with its outcome.
 insert into yamlsched.attempt_progress (run_id, attempt, reported_at, done, total, worker, note)
-select r.id, g.attempt, coalesce(%(now)s::timestamptz, clock_timestamp()), g.done, g.total, g.token,
+select r.id, g.attempt, :now, g.done, g.total, g.token,
        g.note
 from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(dones)s::float8[],
             %(totals)s::float8[], %(notes)s::text[]) as g (id, attempt, token, done, total, note)

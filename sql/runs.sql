@@ -9,7 +9,7 @@
 -- `move`, those that are not released, for runs/release.py, and those that stand at a gate, for
 -- `claim_gated`.
 with clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select :now as now
 ), picked as materialized (
     select w.*
     from (select u.level from unnest(%(priorities)s::smallint[]) with ordinality as u (level, nth)
@@ -85,7 +85,7 @@ select coalesce((
         from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
           and r.blocked_on is null and r.finished_at is null
-          and r.run_at <= (select coalesce(%(now)s::timestamptz, clock_timestamp()))
+          and r.run_at <= (select :now)
           and r.locked_until is null
           and r.definition_id <= %(newest)s::bigint
           and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))
@@ -111,7 +111,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        case when r.status = 'running' then 'claimed' when r.blocked_on is not null then 'blocked'
            else 'busy' end as state
 from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(priorities)s::smallint[], %(token)s,
-                           coalesce(%(now)s::timestamptz, clock_timestamp()), %(revision)s) r;
+                           :now, %(revision)s) r;
 
 -- name: reclaim
 -- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the
@@ -120,7 +120,7 @@ from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(priorities)s::sma
 -- worker ends itself. Looks at those with permits, and at the first `most` entries of each queue
 -- and level; null: at all. `release` follows, in the same transaction.
 with clock as materialized (
-    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select :now as now
 ), looked_at as materialized (
     select r.id
     from yamlsched.queue_levels(%(namespace)s) l
@@ -179,23 +179,19 @@ select case when c.reported <> '{}'
        yamlsched.release(%(namespace)s, %(ids)s::bigint[], c.now),
        case when c.reported <> '{}'
             then yamlsched.note_runs(%(namespace)s, c.reported, c.now) end as notes
-from (select %(reported)s::bigint[] as reported,
-             coalesce(%(now)s::timestamptz, clock_timestamp()) as now offset 0) c;
+from (select %(reported)s::bigint[] as reported, :now as now offset 0) c;
 
 -- name: pause_dying
 -- Pause the jobs of runs that this session has ended as dead, null: all, whose last runs are dead.
 select p.id, p.job_type, p.reason
-from yamlsched.pause_dying(%(namespace)s, %(ids)s::bigint[],
-                           coalesce(%(now)s::timestamptz, clock_timestamp())) p;
+from yamlsched.pause_dying(%(namespace)s, %(ids)s::bigint[], :now) p;
 
 -- name: promote
 -- Offer the room of gates.
-select yamlsched.promote(%(namespace)s, %(names)s::text[], 0,
-                         coalesce(%(now)s::timestamptz, clock_timestamp())) as offered;
+select yamlsched.promote(%(namespace)s, %(names)s::text[], 0, :now) as offered;
 
 -- name: sweep
-select yamlsched.sweep(%(namespace)s, %(at_once)s,
-                       coalesce(%(now)s::timestamptz, clock_timestamp())) as offered;
+select yamlsched.sweep(%(namespace)s, %(at_once)s, :now) as offered;
 
 -- name: expire
 -- End what has not begun within the expires_after of its job: of some runs, or null: of all.
@@ -204,13 +200,12 @@ select yamlsched.expire(%(namespace)s, coalesce(%(ids)s::bigint[], array(
     cross join lateral (
         select r.id from yamlsched.job_runs r
         where r.definition_id = d.id and r.finished_at is null
-          and yamlsched.is_expired(r, d, coalesce(%(now)s::timestamptz, clock_timestamp()))
+          and yamlsched.is_expired(r, d, :now)
         order by r.finished_at, r.id limit 5000) w
-    where d.namespace = %(namespace)s and d.expires_after is not null)),
-    coalesce(%(now)s::timestamptz, clock_timestamp()));
+    where d.namespace = %(namespace)s and d.expires_after is not null)), :now);
 
 -- name: repair
-select yamlsched.repair(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()))
+select yamlsched.repair(%(namespace)s, :now)
     as repaired;
 
 -- name: wake
@@ -234,8 +229,7 @@ for no key update;
 -- planner hash the list instead of reading it once per row.
 with renewed as (
     update yamlsched.job_runs r
-    set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp())
-                       + make_interval(secs => %(lease)s::float8)
+    set locked_until = :now + make_interval(secs => %(lease)s::float8)
     where r.id = any (array(
         select m.id from yamlsched.job_runs m
         where m.id = any (%(ids)s::bigint[]) and m.locked_until is not null
@@ -261,8 +255,8 @@ where r.id = any (%(ids)s::bigint[]);
 with ended as (
     update yamlsched.job_runs r
     set status = 'succeeded', locked_until = null,
-        finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
-        updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+        finished_at = :now,
+        updated_at = :now,
         cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[],
         %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
@@ -278,8 +272,7 @@ with ended as (
     select e.namespace, array_agg(distinct e.parent_id) as ids
     from ended e where e.parent_id is not null group by e.namespace
 ), offered as (
-    select yamlsched.promote(p.namespace, '{}', 0,
-                             coalesce(%(now)s::timestamptz, clock_timestamp()), p.ids) as runs
+    select yamlsched.promote(p.namespace, '{}', 0, :now, p.ids) as runs
     from parents p
 )
 select coalesce(array_agg(e.id), '{}') as ids, (select o.runs from offered o) from ended e;
@@ -327,7 +320,7 @@ from ended e;
 -- in the audit trail. `release` follows, in the same transaction.
 -- Strings are sent in binary: as text, each is searched for what has to be escaped.
 with outcome as materialized (
-    select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+    select o.*, :now as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)b::text[],
                 %(delays)s::float8[], %(refunds)s::boolean[], %(begun)s::boolean[],
                 %(errors)b::text[], %(error_types)b::text[], %(stacks)b::text[],
@@ -399,7 +392,7 @@ returning r.id;
 -- claim has it, or the handler's own transaction has finished it. No fence, because no run changes.
 -- What a later attempt of the same number has printed stays.
 insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)
-select r.id, o.attempt, o.token, coalesce(%(now)s::timestamptz, clock_timestamp()), o.omitted_bytes,
+select r.id, o.attempt, o.token, :now, o.omitted_bytes,
        o.output
 from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitted)s::bigint[],
     %(outputs)s::text[])

@@ -1,7 +1,7 @@
 -- name: start_batch
 -- The start of a batch's transaction: its instant, its lock timeout, and no plan that reads a whole
 -- table for a few hundred rows.
-select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
+select :now as now,
        set_config('lock_timeout', coalesce(%(timeout)s, current_setting('lock_timeout')),
            true) as lock_timeout,
        set_config('enable_seqscan', 'off', true) as seqscan,
@@ -14,7 +14,7 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
 select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
-  and d.next_slot_at <= coalesce(%(now)s::timestamptz, clock_timestamp())
+  and d.next_slot_at <= :now
   and (d.overlap <> 'wait' or d.after <> '{}' or (
       select r.id
       from yamlsched.job_runs r

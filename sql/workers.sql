@@ -10,7 +10,7 @@ insert into yamlsched.workers as w
 select %(namespace)s, %(id)s, q.name, %(host)s, %(path)s, %(revision)s, %(cannot_start)s, c.now,
        c.now
 from unnest(%(queues)s::text[]) as q (name)
-cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+cross join (select :now as now) c
 on conflict (namespace, id, queue) do update
 set host = excluded.host, path = excluded.path, revision = excluded.revision,
     cannot_start = excluded.cannot_start, reported_at = excluded.reported_at,
@@ -27,7 +27,7 @@ update yamlsched.workers w
 set seen_at = c.now, runs = o.runs, cannot_start = %(cannot_start)s,
     leaving_at = case when %(is_leaving)s then coalesce(w.leaving_at, c.now) end,
     ended_at = case when %(has_ended)s then c.now end, error = null
-from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+from (select :now as now) c
 cross join unnest(%(queues)s::text[], %(reported_ats)s::timestamptz[], %(runs)s::bigint[])
     as o (queue, reported_at, runs)
 where w.namespace = %(namespace)s and w.id = %(id)s and w.queue = o.queue
@@ -49,7 +49,7 @@ limit %(limit)s;
 delete from yamlsched.workers w
 where w.namespace = %(namespace)s
   and coalesce(w.ended_at, w.seen_at, w.requested_at)
-      < coalesce(%(now)s::timestamptz, clock_timestamp()) - interval '7 days';
+      < :now - interval '7 days';
 
 -- name: lock_queue
 -- Lock the queue's row, and make it if it is missing. The time is read after that: what is written
@@ -60,14 +60,13 @@ with locked as materialized (
     on conflict (namespace, queue) do update set queue = excluded.queue
     returning q.failed_starts, q.failed_at, q.next_start_at, q.decided_at
 )
-select l.failed_starts, l.failed_at, l.next_start_at, l.decided_at,
-       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+select l.failed_starts, l.failed_at, l.next_start_at, l.decided_at, :now as now
 from locked l;
 
 -- name: state
 -- The same without a lock.
 select coalesce(q.failed_starts, 0) as failed_starts, q.failed_at, q.next_start_at, q.decided_at,
-       coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+       :now as now
 from (select) one
 left join yamlsched.queue_states q on q.namespace = %(namespace)s and q.queue = %(queue)s;
 
@@ -83,8 +82,7 @@ order by w.id;
 -- name: load
 -- How many runs of a queue are due or execute, counted up to `most`: see queue_load_of.
 select l.due + l.executing as runs, l.oldest_due_at
-from yamlsched.queue_load_of(%(namespace)s, %(queue)s, %(most)s,
-                             coalesce(%(now)s::timestamptz, clock_timestamp())) l;
+from yamlsched.queue_load_of(%(namespace)s, %(queue)s, %(most)s, :now) l;
 
 -- name: request
 -- Rows of workers that are about to be started: committed before their commands run.

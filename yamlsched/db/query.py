@@ -75,14 +75,18 @@ def sql_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "sql"
 
 
+NOW = "coalesce(%(now)s::timestamptz, clock_timestamp())"
+
+
 @cache
 def load(name: str) -> dict[str, bytes]:
     """Return the statements of ``sql/<name>.sql`` by name, as bytes: psycopg accepts strings only
     if they are literals.
 
-    A statement begins at a line ``-- name: <its name>`` and ends before the next one.
+    A statement begins at a line ``-- name: <its name>`` and ends before the next one. ``:now`` is
+    the database's time, or the parameter ``now`` unless it is None.
     """
-    text = (sql_folder() / f"{name}.sql").read_text("utf-8")
+    text = (sql_folder() / f"{name}.sql").read_text("utf-8").replace(":now", NOW)
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return {key: body.strip().encode() for key, body in zip(parts[1::2], parts[2::2], strict=True)}
 
