@@ -136,8 +136,7 @@ select n.namespace, e.key, e.provider_key::text, e.run_id, e.job_type, e.run_sta
        e.since, e.waits_for
 from unnest(%(namespaces)s::text[]) as n (namespace)
 cross join lateral (
-    select i.key, i.provider_key, i.run_id, i.job_type, i.run_status, i.attempt,
-           coalesce(i.doubted_at, i.claimed_at) as since, i.waits_for
+    select i.*, coalesce(i.doubted_at, i.claimed_at) as since
     from yamlsched.effects_in_doubt i
     where i.namespace = n.namespace
     order by i.waits_for = 'retry', since limit %(limit)s
@@ -247,8 +246,7 @@ order by max(s.seen_at) desc limit 50;
 
 -- name: queues
 -- How much there is to do in each queue, counted to 10,000 of each level, and who does it.
-select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at, l.error
+select n.namespace, l.*
 from unnest(%(namespaces)s::text[]) as n (namespace)
 cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) l
 order by l.queue;

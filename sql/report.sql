@@ -86,13 +86,11 @@ select d.job_type, d.timezone, d.schedule, g.reason, g.first_slot, g.last_slot, 
        g.recorded_at >= %(since)s and g.recorded_at < %(until)s as is_new
 from yamlsched.job_definitions d
 cross join lateral (
-    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at, g.detail
-     from yamlsched.skipped_slots g
+    (select g.* from yamlsched.skipped_slots g
      where g.definition_id = d.id and g.last_slot >= %(since)s and g.first_slot < %(until)s
      order by g.last_slot desc limit %(of_job)s)
     union all
-    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at, g.detail
-     from yamlsched.skipped_slots g
+    (select g.* from yamlsched.skipped_slots g
      where g.definition_id = d.id and g.recorded_at >= %(since)s and g.recorded_at < %(until)s
        and g.last_slot < %(since)s
      order by g.recorded_at desc limit %(of_job)s)

@@ -78,8 +78,7 @@ from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[
     %(run_at)s::timestamptz[])
     with ordinality as s (id, key, slot, run_at, nth)
 cross join lateral (
-    select j.id, j.namespace, j.job_type, j.payload, j.priority, j.max_attempts, j.overlap, j.queue,
-           j.start_within, j.finish_within, j.after
+    select j.*
     from yamlsched.job_definitions j
     where j.id = s.id
     offset 0
@@ -100,7 +99,7 @@ on conflict (namespace, idempotency_key) where idempotency_key is not null do no
 -- name: record_gaps
 -- A gap that starts where the last one of its job and reason ended is the same gap.
 with g as materialized (
-    select u.id, u.first, u.last, u.slots, u.reason, u.follows, u.detail
+    select u.*
     from unnest(%(definition_id)s::bigint[], %(first)s::timestamptz[], %(last)s::timestamptz[],
         %(slots)s::int[],
                 %(reason)s::text[], %(follows)s::timestamptz[], %(detail)s::text[])

@@ -108,7 +108,7 @@ select d.job_type, r.id, r.status, r.attempts, r.started_at, r.finished_at, r.er
        left(r.last_error, 100) as last_error
 from yamlsched.job_definitions d
 cross join lateral (
-    select r.id, r.status, r.attempts, r.finished_at, r.started_at, r.error_type, r.last_error
+    select r.*
     from yamlsched.job_runs r
     where r.definition_id = d.id and r.finished_at is not null
     order by r.finished_at desc

@@ -60,8 +60,7 @@ with locked as materialized (
     on conflict (namespace, queue) do update set queue = excluded.queue
     returning q.failed_starts, q.failed_at, q.next_start_at, q.decided_at
 )
-select l.failed_starts, l.failed_at, l.next_start_at, l.decided_at, :now as now
-from locked l;
+select l.*, :now as now from locked l;
 
 -- name: state
 -- The same without a lock.
