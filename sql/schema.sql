@@ -163,7 +163,7 @@ alter table yamlsched.job_definitions
 
 -- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
 create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
+    language sql immutable
 as $$ select not d.enabled or d.retired_at is not null
     or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
 
@@ -185,7 +185,6 @@ create index job_definitions_after_enqueued on yamlsched.job_definitions (namesp
 -- list of columns, and columns that a newer yamlsched has added keep their value.
 create function yamlsched.put_definitions(jobs jsonb) returns void
     language plpgsql
-    set search_path = pg_catalog, pg_temp
 as $$
 declare
     given text[] := array(select format('%I', k.key) from jsonb_object_keys(jobs -> 0) as k (key)
@@ -659,7 +658,7 @@ create index notifications_due on yamlsched.notifications (namespace, target, du
 
 -- The error of one run to enqueue, or null.
 create function yamlsched.enqueue_fault(job_type text, payload jsonb, key text) returns text
-    language sql stable parallel safe set search_path = pg_catalog, pg_temp
+    language sql stable parallel safe
 as $$
     select case
         when payload is null or jsonb_typeof(payload) <> 'object' then
@@ -693,7 +692,7 @@ $$;
 
 -- A trace context that cannot be one is ignored, as W3C's Trace Context asks for.
 create function yamlsched.valid_trace_context(context text) returns text
-    language sql immutable parallel safe set search_path = pg_catalog, pg_temp
+    language sql immutable parallel safe
 as $$
     select case when length(context) <= 600
            and context ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [ -~]+)?$'
@@ -703,7 +702,7 @@ $$;
 -- The job for which somebody enqueues, or the error that there is none.
 create function yamlsched.job_to_enqueue(of_namespace text, name text)
     returns yamlsched.job_definitions
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+    language plpgsql stable
 as $$
 declare
     job   yamlsched.job_definitions;
@@ -731,7 +730,7 @@ $$;
 -- What one unfinished run of a job has at a time: while it counts, and a hash of the job and of the
 -- values of its payload. Null: the job has no `unique`.
 create function yamlsched.unique_key(job yamlsched.job_definitions, payload jsonb) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select job.unique_rule ->> 'while' || ':' || encode(sha256(convert_to(jsonb_build_array(
                job.id, job.unique_rule -> 'by', jsonb_agg(payload -> k.key order by k.nth))::text,
@@ -742,7 +741,7 @@ $$;
 -- The one that a retry of a run gives it. One that was claimed does not count as waiting again.
 create function yamlsched.retry_key(
     r yamlsched.job_runs, job yamlsched.job_definitions, payload jsonb) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select yamlsched.unique_key(job, payload)
     where r.scheduled_for is null
@@ -752,7 +751,7 @@ $$;
 -- Whether a run is too old to start: it was enqueued, and has not begun within `expires_after`.
 create function yamlsched.is_expired(
     r yamlsched.job_runs, job yamlsched.job_definitions, now timestamptz) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
+    language sql immutable
 as $$
     select coalesce(r.run_at <= now - job.expires_after and r.begun_at is null
                     and r.scheduled_for is null and not r.by_hand and r.status = 'queued', false)
@@ -763,7 +762,7 @@ $$;
 -- up.
 create function yamlsched.unique_keys(job yamlsched.job_definitions, payloads jsonb[])
     returns text[]
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     now  timestamptz := clock_timestamp();
@@ -792,7 +791,7 @@ $$;
 -- the key of a run that is being pruned is in one of two tables.
 create function yamlsched.enqueued_run(
     of_namespace text, key text, of_unique_key text, id bigint) returns bigint
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select case when key is null and of_unique_key is null then id else coalesce(
         (select r.id from yamlsched.job_runs r
@@ -805,7 +804,7 @@ $$;
 
 -- Whether who enqueues may change runs. Inside of enqueue the current user is its owner.
 create function yamlsched.is_worker() returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select has_table_privilege(case current_setting('role') when 'none' then session_user
         else current_setting('role') end, 'yamlsched.job_runs', 'update')
@@ -815,7 +814,7 @@ $$;
 create function yamlsched.arguments_fault(
     job_type text, payloads jsonb[], keys text[], run_at timestamptz, parent_id bigint,
     priority text, delay interval, contexts text[]) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select case
         when parent_id is not null and not yamlsched.is_worker() then
@@ -847,7 +846,7 @@ $$;
 
 -- Refuse keys that runs of other jobs hold: a mistake in how keys are named, and never a duplicate.
 create function yamlsched.refuse_keys(of_namespace text, job text, keys text[]) returns void
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+    language plpgsql stable
 as $$
 declare
     held record;
@@ -887,7 +886,6 @@ create function yamlsched.enqueue_many(
 ) returns table ("position" integer, run_id bigint, created boolean)
     language plpgsql
     security definer                     -- an enqueuer may call this and touch no table
-    set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 declare
@@ -953,7 +951,6 @@ create function yamlsched.enqueue(
 ) returns table (run_id bigint, created boolean)
     language sql
     security definer
-    set search_path = pg_catalog, pg_temp
 as $$
     select e.run_id, e.created
     from yamlsched.enqueue_many(
@@ -971,7 +968,7 @@ revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, tex
 -- that nothing is waited for, and only where none is visible. Returns how many.
 create function yamlsched.insert_hooks(run_ids bigint[], is_unique boolean, now timestamptz)
     returns bigint
-    language sql set search_path = pg_catalog, pg_temp
+    language sql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
     with hook as materialized (
@@ -1016,7 +1013,7 @@ $$;
 -- how many.
 create function yamlsched.enqueue_hooks(
     of_namespace text, run_ids bigint[], now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
+    language plpgsql set lock_timeout = '100ms'
 as $$
 declare
     created bigint := 0;
@@ -1039,7 +1036,7 @@ $$;
 -- is. Payload and result are strings: Python may be unable to read what made the run die. Null: the
 -- run has been pruned.
 create function yamlsched.trigger_of(h yamlsched.job_runs) returns jsonb
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select jsonb_build_object(
                'job_type', r.job_type, 'run_id', r.id, 'key', r.idempotency_key,
@@ -1058,7 +1055,7 @@ $$;
 -- The last slot of a job at or before an instant that was owed: one that has a run or is in a gap;
 -- null: none.
 create function yamlsched.owed_slot(job bigint, at timestamptz) returns timestamptz
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select greatest(
         (select max(s.last_slot) from yamlsched.skipped_slots s
@@ -1073,7 +1070,7 @@ $$;
 -- is read as of one instant, that of the caller's statement.
 create function yamlsched.upstream(job bigint, of_slot timestamptz, now timestamptz,
                                    out run_id bigint, out state text, out ended_at timestamptz)
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+    language plpgsql stable
 as $$
 declare
     slot timestamptz := of_slot;
@@ -1123,7 +1120,7 @@ $$;
 -- retired is none: it will be cancelled. The last first: runs are claimed in the order of their
 -- ids, and the index keeps those that have ended until a vacuum.
 create function yamlsched.has_open_child(parent bigint) returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select exists (select from yamlsched.job_runs c
                    join yamlsched.job_definitions d on d.id = c.definition_id
@@ -1134,7 +1131,7 @@ $$;
 
 -- How many runs that `parent` has enqueued have each status.
 create function yamlsched.enqueued(parent bigint) returns jsonb
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select coalesce(jsonb_object_agg(e.status, e.runs), '{}')
     from (select c.status, count(*) as runs from yamlsched.job_runs c
@@ -1143,7 +1140,7 @@ $$;
 
 -- Whether an unfinished run waits for a run, or has waited for it.
 create function yamlsched.is_awaited(r yamlsched.job_runs) returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
                    where a.definition_id = r.definition_id and a.outcome is null
@@ -1155,7 +1152,7 @@ $$;
 -- Of these runs those for whose children others may wait, and the gates at which these do.
 create function yamlsched.awaited_parents(ids bigint[])
     returns table (id bigint, gate text)
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select r.id, 'after/' || d.id
     from yamlsched.job_runs r
@@ -1172,7 +1169,7 @@ $$;
 create function yamlsched.awaited(a yamlsched.awaits, now timestamptz,
                                   out run_id bigint, out state text, out ended_at timestamptz,
                                   out upstream_run_id bigint, out outcome text)
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+    language plpgsql stable
 as $$
 declare
     follower yamlsched.job_definitions;
@@ -1216,7 +1213,7 @@ $$;
 -- gets. "none" of a run that was not created for a slot, and of a job that the run did not wait
 -- for.
 create function yamlsched.upstream_results(of_run bigint) returns jsonb
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select jsonb_object_agg(n.name, jsonb_build_object(
                'run_id', r.id, 'scheduled_for', coalesce(r.scheduled_for, a.slot),
@@ -1237,7 +1234,7 @@ $$;
 -- The queues and levels of what is unfinished and not blocked: each queue by one index probe.
 create function yamlsched.queue_levels(of_namespace text)
     returns table (queue text, priority smallint)
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     with recursive found (name) as (
         select (select r.queue from yamlsched.job_runs r
@@ -1258,7 +1255,7 @@ $$;
 -- The values of a payload that a limit with `by` counts separately, as part of a gate's name. Long
 -- values are cut, and secret ones hidden, and told apart by a hash.
 create function yamlsched.limit_value(payload jsonb, keys text[]) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select case when v.is_secret or length(v.value) > 64
                 then case when v.is_secret then '' else left(v.value, 64) end
@@ -1272,7 +1269,7 @@ $$;
 
 -- The gates at which a run stands, in the order in which a claim asks.
 create function yamlsched.gates_of(r yamlsched.job_runs, now timestamptz) returns text[]
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select array_remove(array[
         case when yamlsched.is_closed(d, now) then 'closed/' || d.id end,
@@ -1286,7 +1283,7 @@ $$;
 -- after it has locked the gates is true until it commits. A limit whose row was lost has no room.
 create function yamlsched.rooms(of_namespace text, names text[], now timestamptz)
     returns table (name text, capacity integer, free bigint)
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select m.name, m.capacity, case when m.capacity is null then 2147483647 else greatest(
                0, m.capacity - (select count(*) from yamlsched.permits p
@@ -1310,7 +1307,7 @@ $$;
 
 -- Make those gates that are missing. Not for the end of a run, because a claim would wait for it.
 create function yamlsched.make_gates(of_namespace text, names text[]) returns void
-    language sql set search_path = pg_catalog, pg_temp
+    language sql
 as $$
     insert into yamlsched.gates (namespace, name)
     select of_namespace, n.name from unnest(names) as n (name)
@@ -1322,7 +1319,7 @@ $$;
 -- Lock gates, in one order, and wait for them. What is read after that, by a later statement, holds
 -- until the end of the transaction.
 create function yamlsched.lock_gates(of_namespace text, names text[]) returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 begin
     perform yamlsched.make_gates(of_namespace, names);
@@ -1336,7 +1333,7 @@ $$;
 -- it holds the gates, by an earlier statement. Returns how many runs.
 create function yamlsched.offer(
     of_namespace text, names text[], more integer, now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     chance  float8 := random();
@@ -1377,7 +1374,7 @@ $$;
 create function yamlsched.promote(
     of_namespace text, names text[], more integer, now timestamptz, parents bigint[] default '{}')
     returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
@@ -1405,7 +1402,7 @@ $$;
 -- offered, is offered again.
 create function yamlsched.release(of_namespace text, run_ids bigint[], now timestamptz)
     returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
@@ -1439,7 +1436,7 @@ $$;
 -- offered. What another session has locked is skipped.
 create function yamlsched.expire(of_namespace text, run_ids bigint[], now timestamptz)
     returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
@@ -1468,7 +1465,7 @@ $$;
 create function yamlsched.grant_permits(
     of_namespace text, run_ids bigint[], levels smallint[], gates text[], now timestamptz)
     returns bigint[]
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     granted bigint[];
@@ -1510,7 +1507,7 @@ $$;
 -- Store of some runs, and of those like them among the next thousand, at which gate they wait.
 create function yamlsched.block(
     of_namespace text, run_ids bigint[], gates text[], now timestamptz) returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 begin
     with rest as materialized (
@@ -1559,7 +1556,7 @@ create function yamlsched.claim_gated(
     of_namespace text, run_ids bigint[], levels smallint[], token text, now timestamptz,
     revision text default null)
     returns setof yamlsched.job_runs
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
@@ -1610,7 +1607,7 @@ $$;
 -- may have been resumed. Returns the last id; null: none was left.
 create function yamlsched.block_closed(
     of_namespace text, job bigint, past bigint, most integer, now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     last  bigint;
@@ -1643,7 +1640,7 @@ $$;
 
 -- Whether a run waits at a gate at which it does not stand since an edit.
 create function yamlsched.waits_elsewhere(r yamlsched.job_runs, now timestamptz) returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select r.blocked_on like 'limit/%' and r.blocked_on <> all (yamlsched.gates_of(r, now))
 $$;
@@ -1652,7 +1649,7 @@ $$;
 -- session has locked is skipped, because that session may wait for the gate. The gate stays marked,
 -- and the sweep continues with it.
 create function yamlsched.continue_edits(of_namespace text, now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     names text[];
@@ -1684,7 +1681,7 @@ $$;
 -- An edit of jobs, whose gates are locked: their runs leave gates at which they do not stand.
 create function yamlsched.leave_gates(of_namespace text, jobs bigint[], now timestamptz)
     returns bigint
-    language sql set search_path = pg_catalog, pg_temp
+    language sql
 as $$
     update yamlsched.gates g set is_edited = true
     where g.namespace = of_namespace and g.name in (
@@ -1696,7 +1693,7 @@ $$;
 
 -- The gates at which runs wait, each by one index probe; without those of followers.
 create function yamlsched.waited_for(of_namespace text) returns table (name text)
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     with recursive found (name) as (
         select (select r.blocked_on from yamlsched.job_runs r
@@ -1714,7 +1711,7 @@ $$;
 -- How many due runs that stand at gates are not blocked, of the first thousand of each queue and
 -- level: they have been offered room, or no claim has met them.
 create function yamlsched.unclaimed(of_namespace text, now timestamptz) returns bigint
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select count(*)
     from yamlsched.queue_levels(of_namespace) l
@@ -1733,7 +1730,7 @@ $$;
 -- it: they are offered the room that it has not used. `at_once`: also within the second.
 create function yamlsched.sweep(of_namespace text, at_once boolean, now timestamptz)
     returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
@@ -1762,7 +1759,7 @@ $$;
 
 -- Remove the gates of values of limits that nobody uses any more.
 create function yamlsched.remove_values(of_namespace text) returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     names text[];
@@ -1783,7 +1780,7 @@ $$;
 -- Move waiting runs to the queue that their job has now. One that another session has locked is
 -- skipped: a claim or the next repair moves it.
 create function yamlsched.move_runs(run_ids bigint[]) returns void
-    language sql set search_path = pg_catalog, pg_temp
+    language sql
 as $$
     update yamlsched.job_runs r
     set queue = d.queue
@@ -1798,7 +1795,7 @@ $$;
 -- gates that a partial restore has lost, and move runs to the queues of their jobs: where they are,
 -- there may be no worker. Returns how many runs had left permits: see namespaces.repairs.
 create function yamlsched.repair(of_namespace text, now timestamptz) returns bigint
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
@@ -1841,7 +1838,7 @@ $$;
 
 -- Who holds a limit, and since when the first in line waits, in words.
 create function yamlsched.limit_line(of_namespace text, gate text) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select format('waits for limit %s%s%s; the first in line since %s',
                   split_part(gate, '/', 2),
@@ -1862,7 +1859,7 @@ $$;
 
 -- How many of the runs that a run has enqueued have not ended, in words.
 create function yamlsched.enqueued_line(r yamlsched.job_runs) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select format('%s of %s runs that %s enqueued (run %s)',
                   count(*) filter (where c.finished_at is null or c.locked_until is not null),
@@ -1873,7 +1870,7 @@ $$;
 -- What a run waits for, in words: who has the turn, or holds the limit, and since when the first in
 -- line waits; or what the jobs do that it follows.
 create function yamlsched.waits_for(r yamlsched.job_runs) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select coalesce(
         case when r.unreleased then (
@@ -1914,7 +1911,7 @@ $$;
 
 -- The latest slot of a job that should have succeeded by now, if neither it nor a later one has.
 create function yamlsched.unfinished_slot(d yamlsched.job_definitions) returns timestamptz
-    language sql stable strict set search_path = pg_catalog, pg_temp
+    language sql stable strict
     set enable_sort = off set enable_bitmapscan = off
 as $$
     select case when d.next_slot_at < clock_timestamp() - d.finish_within then d.next_slot_at
@@ -1939,7 +1936,7 @@ $$;
 create function yamlsched.late(
     d yamlsched.job_definitions, run_late_at timestamptz, waits boolean, inout slot timestamptz,
     out since timestamptz, out why text)
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+    language plpgsql stable
     set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off
 as $$
 declare
@@ -1989,7 +1986,7 @@ $$;
 -- Whether an unfinished run fails again and again: 3 failed attempts, or, of a budget below 4, all
 -- but the last one. Counted since an operator's retry, and without the attempt that is running.
 create function yamlsched.is_failing(r yamlsched.job_runs) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
+    language sql immutable
 as $$
     select r.finished_at is null and r.failed_at is not null
        and r.attempts - r.prior_attempts - (r.status = 'running')::integer
@@ -1999,7 +1996,7 @@ $$;
 -- The unfinished run of a job that fails again and again, looked for among its last 1,000 failures;
 -- null: there is none.
 create function yamlsched.failing_run(job bigint) returns bigint
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select f.id
     from (select r.id, yamlsched.is_failing(r) as is_failing from yamlsched.job_runs r
@@ -2016,7 +2013,7 @@ $$;
 -- gates have room for. Not counted is what leaving workers hold.
 create function yamlsched.queue_load_of(of_namespace text, of_queue text, most integer,
     now timestamptz, out due bigint, out executing bigint, out oldest_due_at timestamptz)
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
     set enable_seqscan = off set enable_sort = on
 as $$
     with unfinished as materialized (
@@ -2072,7 +2069,7 @@ create function yamlsched.queue_loads(of_namespace text, most integer, now times
     returns table (queue text, due bigint, executing bigint, oldest_due_at timestamptz,
                    live bigint, starting bigint, leaving bigint,
                    failed_starts integer, next_start_at timestamptz, error text)
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.starting, w.leaving,
            coalesce(q.failed_starts, 0), q.next_start_at, f.error
@@ -2142,7 +2139,7 @@ where r.status = 'running'
 -- Whether an attempt is inside an effect that it claimed, as long as it has the lease. After a
 -- cancel it may be inside until then, for its handler runs until its worker's next heartbeat.
 create function yamlsched.is_inside(e yamlsched.effects) returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select exists (
         select from yamlsched.job_runs r
@@ -2320,7 +2317,7 @@ where w.seen_at is not null;
 -- exists, or, of a run that was enqueued, for a day.
 create function yamlsched.is_still_dead(died bigint, at timestamptz,
     now timestamptz) returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select coalesce((
         select case when r.scheduled_for is null then r.dead_at > now - interval '1 day'
@@ -2335,7 +2332,7 @@ $$;
 -- one has died. It is looked for among the job's last 10,000 runs.
 create function yamlsched.has_succeeded(job bigint, of_slot timestamptz,
     since timestamptz) returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select coalesce(max(e.scheduled_for) filter (where e.status = 'succeeded')
                     >= greatest(of_slot, max(e.scheduled_for) filter (where e.status = 'dead')),
@@ -2347,7 +2344,7 @@ $$;
 
 -- Whether nothing is to be said of a job: it is disabled, retired, or paused by an operator.
 create function yamlsched.is_silent(d yamlsched.job_definitions, now timestamptz) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
+    language sql immutable
 as $$
     select yamlsched.is_closed(d, now)
        and (d.paused_after is null or not d.enabled or d.retired_at is not null)
@@ -2357,7 +2354,7 @@ $$;
 -- are still late or there. When it is sent is for `settle_notes` to say. After a recovery that was
 -- sent, or trouble that was never sent, everything starts over.
 create function yamlsched.note(of_namespace text, subjects jsonb, now timestamptz) returns void
-    language sql set search_path = pg_catalog, pg_temp
+    language sql
 as $$
     update yamlsched.notifications n
     set slot = null, run_id = null, dead_at = null, dead_runs = 0, told_runs = 0,
@@ -2393,7 +2390,7 @@ $$;
 -- What is so now of a job or a problem, of the events that a target has.
 create function yamlsched.events_now(n yamlsched.notifications, events text[],
     now timestamptz) returns text[]
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select array(
         select e.event
@@ -2414,7 +2411,7 @@ $$;
 -- Note that runs, which this transaction has ended or which it retries, are dead or fail again and
 -- again.
 create function yamlsched.note_runs(of_namespace text, runs bigint[], now timestamptz) returns void
-    language sql set search_path = pg_catalog, pg_temp
+    language sql
 as $$
     select yamlsched.note(of_namespace, jsonb_agg(to_jsonb(j)), now)
     from (select r.job_type as subject, r.definition_id, max(r.scheduled_for) as slot,
@@ -2433,7 +2430,7 @@ $$;
 -- within an hour first has to be well for an hour. `problems`: those that there are; null: unknown.
 create function yamlsched.settle_notes(of_namespace text, problems jsonb, now timestamptz)
     returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     found jsonb;
@@ -2495,7 +2492,7 @@ $$;
 -- Delete what could not be sent for a day, what ended an hour ago, and trouble that is over without
 -- a message: of a job that is silent or has left, or of enqueued runs.
 create function yamlsched.forget_notes(of_namespace text, now timestamptz) returns void
-    language sql set search_path = pg_catalog, pg_temp
+    language sql
 as $$
     delete from yamlsched.notifications n
     using yamlsched.notify_targets t
@@ -2512,7 +2509,7 @@ $$;
 
 -- The names of the targets to which a message is due; null: there are no targets.
 create function yamlsched.messages_due(of_namespace text, now timestamptz) returns text[]
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select array_agg(distinct case when t.next_at <= now and exists (
                select from yamlsched.notifications n
@@ -2528,7 +2525,7 @@ $$;
 -- them since its latest edit: an edit alone pauses nothing. They are counted from a resume on,
 -- without those that were cancelled, or made by hand.
 create function yamlsched.is_dying(d yamlsched.job_definitions, now timestamptz) returns boolean
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select d.pause_after is not null and not yamlsched.is_closed(d, now) and (
         select count(e.dead_at) = d.pause_after and max(e.dead_at) >= d.applied_at
@@ -2545,7 +2542,7 @@ $$;
 -- once a minute, if the session died in between.
 create function yamlsched.pause_dying(of_namespace text, run_ids bigint[], now timestamptz)
     returns table (id bigint, job_type text, reason text)
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 #variable_conflict use_column
 declare
@@ -2602,7 +2599,7 @@ $$;
 -- crontab: it does not end what the first one has promised.
 create function yamlsched.expected_until(seen_at timestamptz, until timestamptz, now timestamptz)
     returns timestamptz
-    language sql immutable set search_path = pg_catalog, pg_temp
+    language sql immutable
 as $$
     select case
         when now < seen_at + interval '50 seconds' then greatest(until, now + interval '5 minutes')
@@ -2615,7 +2612,7 @@ $$;
 create function yamlsched.put_place(
     tick yamlsched.hosts, place yamlsched.hosts, is_valid boolean, by_hand boolean,
     ticked_at timestamptz, now timestamptz) returns void
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 begin
     if is_valid then
@@ -2660,7 +2657,7 @@ create function yamlsched.report_file(
     tick yamlsched.hosts, is_valid boolean, by_hand boolean, writes boolean, now timestamptz,
     out was_in_use boolean, out had_file boolean, out has_file_since timestamptz,
     out others text[], out other_tzdata text[], out other_namespace text)
-    language plpgsql set search_path = pg_catalog, pg_temp
+    language plpgsql
 as $$
 declare
     place  yamlsched.hosts;
@@ -2717,7 +2714,7 @@ $$;
 create function yamlsched.due_work(of_namespace text, now timestamptz,
     out has_due_jobs boolean, out has_claimable_runs boolean, out has_lost_limits boolean,
     out messages_due text[])
-    language plpgsql stable set search_path = pg_catalog, pg_temp
+    language plpgsql stable
 as $$
 begin
     has_due_jobs := coalesce((
@@ -2761,5 +2758,17 @@ begin
                where g.namespace = d.namespace and g.name = 'limit/' || d.limit_name) is null
         order by d.namespace, d.limit_name limit 1), false);
     messages_due := yamlsched.messages_due(of_namespace, now);
+end
+$$;
+
+-- The search_path of all functions: no caller's own function or operator takes the place of a
+-- built-in one.
+do $$
+declare
+    name regprocedure;
+begin
+    for name in select p.oid from pg_proc p where p.pronamespace = 'yamlsched'::regnamespace loop
+        execute format('alter function %s set search_path = pg_catalog, pg_temp', name);
+    end loop;
 end
 $$;
