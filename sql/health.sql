@@ -245,10 +245,10 @@ group by s.namespace, s.host
 order by max(s.seen_at) desc limit 50;
 
 -- name: queues
--- How much there is to do in each queue, counted to 10,000 of each level, and who does it.
-select n.namespace, l.*
-from unnest(%(namespaces)s::text[]) as n (namespace)
-cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) l
+select l.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
+       l.failed_starts, l.next_start_at, l.error
+from yamlsched.queue_load l
+where l.namespace = any (%(namespaces)s)
 order by l.queue;
 
 -- name: unserved

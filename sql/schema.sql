@@ -2063,47 +2063,36 @@ as $$
            (select min(c.due_at) from claimable c)
 $$;
 
--- The queues of a namespace: how much there is to do in each, who does it, and how its workers
--- start. `error` is that of the latest start that has failed.
-create function yamlsched.queue_loads(of_namespace text, most integer, now timestamptz)
-    returns table (queue text, due bigint, executing bigint, oldest_due_at timestamptz,
-                   live bigint, starting bigint, leaving bigint,
-                   failed_starts integer, next_start_at timestamptz, error text)
-    language sql stable
-as $$
-    select n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.starting, w.leaving,
-           coalesce(q.failed_starts, 0), q.next_start_at, f.error
-    from (select e.queue from yamlsched.queue_levels(of_namespace) e
-          union
-          select q.queue from yamlsched.queue_states q where q.namespace = of_namespace
-          union
-          select w.queue from yamlsched.workers w
-          where w.namespace = of_namespace and w.ended_at is null
-            and greatest(w.seen_at + interval '60 seconds', w.start_by) > queue_loads.now) n
-    cross join lateral yamlsched.queue_load_of(of_namespace, n.queue, most, queue_loads.now) l
-    cross join lateral (
-        select count(*) filter (where s.is_live and w.leaving_at is null) as live,
-               count(*) filter (where w.reported_at is null and w.start_by > queue_loads.now)
-                   as starting,
-               count(*) filter (where s.is_live and w.leaving_at is not null) as leaving
-        from yamlsched.workers w
-        cross join lateral (
-            select w.seen_at > queue_loads.now - interval '60 seconds' as is_live) s
-        where w.namespace = of_namespace and w.queue = n.queue and w.ended_at is null) w
-    left join yamlsched.queue_states q on q.namespace = of_namespace and q.queue = n.queue
-    left join lateral (
-        select w.error from yamlsched.workers w
-        where w.namespace = of_namespace and w.queue = n.queue and w.error is not null
-          and q.failed_starts > 0
-        order by w.ended_at desc limit 1) f on true
-$$;
-
--- For a scaler: due + executing is what workers are needed for. Counted to 10,000 of each level.
+-- The queues: how much there is to do in each, counted to 10,000 of each level, who does it, and
+-- how its workers start. For a scaler: due + executing is what workers are needed for. `error` is
+-- that of the latest start that has failed.
 create view yamlsched.queue_load as
-select n.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at
-from yamlsched.namespaces n
-cross join lateral yamlsched.queue_loads(n.namespace, 10000, clock_timestamp()) l;
+select n.namespace, n.queue, l.due, l.executing, l.oldest_due_at, w.live, w.starting, w.leaving,
+       coalesce(q.failed_starts, 0) as failed_starts, q.next_start_at, f.error
+from (select clock_timestamp() as now) c
+cross join lateral (
+    select s.namespace, e.queue from yamlsched.namespaces s
+    cross join lateral yamlsched.queue_levels(s.namespace) e
+    union
+    select q.namespace, q.queue from yamlsched.queue_states q
+    union
+    select w.namespace, w.queue from yamlsched.workers w
+    where w.ended_at is null
+      and greatest(w.seen_at + interval '60 seconds', w.start_by) > c.now) n
+cross join lateral yamlsched.queue_load_of(n.namespace, n.queue, 10000, c.now) l
+cross join lateral (
+    select count(*) filter (where s.is_live and w.leaving_at is null) as live,
+           count(*) filter (where w.reported_at is null and w.start_by > c.now) as starting,
+           count(*) filter (where s.is_live and w.leaving_at is not null) as leaving
+    from yamlsched.workers w
+    cross join lateral (select w.seen_at > c.now - interval '60 seconds' as is_live) s
+    where w.namespace = n.namespace and w.queue = n.queue and w.ended_at is null) w
+left join yamlsched.queue_states q on q.namespace = n.namespace and q.queue = n.queue
+left join lateral (
+    select w.error from yamlsched.workers w
+    where w.namespace = n.namespace and w.queue = n.queue and w.error is not null
+      and q.failed_starts > 0
+    order by w.ended_at desc limit 1) f on true;
 
 -- Unfinished runs. Two branches, because each has its own index.
 create view yamlsched.open_runs as
@@ -2225,7 +2214,6 @@ select q.namespace, q.job_type, q.definition_id, d.description, d.owner, d.tags,
             when q.running > 0 then 'running'
             when success.finished_at is not null then 'ok'
             else 'new' end as state,
-       latest.finished_at as last_end_at, latest.locked_by as last_worker,
        success.finished_at as last_success_at, success.run_id as last_success_run_id,
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id,
        failed.last_error, failed.error_type,
@@ -2237,11 +2225,6 @@ from yamlsched.job_queues q
 join yamlsched.job_definitions d on d.id = q.definition_id
 left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
-left join lateral (
-    select r.finished_at, r.locked_by from yamlsched.job_runs r
-    where r.definition_id = q.definition_id and r.finished_at is not null
-    order by r.finished_at desc limit 1
-) latest on true
 left join lateral (
     select r.id as run_id, r.finished_at from yamlsched.job_runs r
     where r.definition_id = q.definition_id and r.finished_at is not null
