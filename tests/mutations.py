@@ -39,6 +39,7 @@ def file_of(name: str) -> str:
 
 NOTES = ("notes", "notes_messages", "notes_problems", "notes_targets", "notes_model")
 NOTIFICATIONS = [f"extras/notify/test_{name}" for name in NOTES]
+FOLLOW = ["follow", "follow_actions", "follow_histories", "follow_rule"]
 # file -> names of its fast tests
 TESTS = {
     "sql/runs.sql": [
@@ -49,12 +50,10 @@ TESTS = {
         "limits",
         "priority",
         "outcomes",
-        "follow",
-        "follow_actions",
-        "follow_histories",
+        *FOLLOW,
     ],
     "sql/actions.sql": ["operator_actions", "backfill"],
-    "sql/follow.sql": ["follow", "follow_actions", "follow_histories", "follow_rule"],
+    "sql/follow.sql": FOLLOW,
     "sql/slots.sql": ["slot_rows", "sync", "sync_edits", "sync_faults", "backfill"],
     "sql/definitions.sql": [
         "retired_jobs",
@@ -72,6 +71,7 @@ TESTS = {
         *("gates", "limits", "claims", *NOTIFICATIONS),
     ],
     "sql/notify.sql": NOTIFICATIONS,
+    "sql/report.sql": ["report"],
     "yamlsched/act/notes.py": NOTIFICATIONS,
     "yamlsched/extras/notify/sending.py": ["extras/notify/test_sending"],
     "yamlsched/worker/statements.py": ["fences", "run_ownership", "outcomes"],
@@ -83,23 +83,31 @@ TESTS = {
     "yamlsched/runs/lifecycle.py": ["runs", "outcomes"],
     "yamlsched/worker/leases.py": ["leases"],
 }
-GATES = {
-    *(
-        "queue_levels",
-        "gates_of",
-        "rooms",
-        "make_gates",
-        "lock_gates",
-        "offer",
-        "promote",
-        "release",
-        "grant_permits",
-    ),
-    *("block", "claim_gated", "block_closed", "waits_elsewhere", "leave_gates", "continue_edits"),
-    *("waited_for", "unclaimed", "sweep", "remove_values", "move_runs", "repair"),
-}
-"""The functions of gates and permits in schema.sql, which have tests of their own: the fastest first."""
 GATE_TESTS = ["gates_upkeep", "limits", "gates", "interleavings", "gates_model"]
+ENQUEUE_TESTS = ["unique", "expiry", "guarantees/g01_one_row_per_key/test_enqueue", "keys"]
+FOLLOW_TESTS = ["follow_enqueued", "follow_enqueued_races", *FOLLOW]
+PAUSE_TESTS = ["pause_after", "extras/notify/test_notes_paused"]
+# functions and views of schema.sql, and statements -> the tests of these alone, the fastest first
+OF_STATEMENTS = {
+    "queue_levels gates_of rooms make_gates lock_gates offer promote release": GATE_TESTS,
+    "grant_permits block claim_gated waits_elsewhere leave_gates": GATE_TESTS,
+    "continue_edits waited_for unclaimed sweep remove_values move_runs repair": GATE_TESTS,
+    "block_closed": ["gates_upkeep", "limits", "late", *PAUSE_TESTS],
+    "job_to_enqueue unique_key unique_keys enqueued_run is_worker": ENQUEUE_TESTS,
+    "arguments_fault refuse_keys enqueue_many enqueue_fault": ENQUEUE_TESTS,
+    "retry_key": ["unique"],
+    "is_expired expire": ["expiry", "unique"],
+    "insert_hooks enqueue_hooks trigger_of": ["hooks", "unique", "follow_enqueued"],
+    "owed_slot upstream has_open_child enqueued is_awaited": FOLLOW_TESTS,
+    "awaited_parents awaited upstream_results": FOLLOW_TESTS,
+    "is_dying pause_dying": PAUSE_TESTS,
+    "expected_until serve put_place report_file": ["hosts_rule", "hosts"],
+    "due_work": ["idle", "late"],
+    "queue_load_of queue_loads queue_load": ["queue_load", "starts"],
+    "limit_line enqueued_line waits_for": ["status", "job_health", "follow_enqueued", "limits"],
+    "unfinished_slot late late_jobs job_queues job_health": ["late", "job_health", "status"],
+    "is_failing failing_run stuck_runs": ["job_health", "status", "failures"],
+}
 # file -> names of its slow tests, for mutations that the fast ones do not find
 SLOW_TESTS = {
     "sql/notify.sql": ["extras/notify/test_sending"],
@@ -122,7 +130,7 @@ SLOW_TESTS = {
 
 # guards in Python and in the schema: file, pattern, replacement
 GUARDS = [
-    ("yamlsched/worker/statements.py", r"\.rowcount == len\(\w+\)", ".rowcount >= 0"),
+    ("yamlsched/worker/statements.py", r"len\(row\.ids\) == len\(runs\)", "True"),
     ("yamlsched/runs/own_transaction.py", r"\.rowcount == 1", ".rowcount >= 0"),
     ("yamlsched/runs/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
     ("yamlsched/sync/due.py", r"(?<=if )slot_rows.create_runs", "False and slot_rows.create_runs"),
@@ -133,16 +141,6 @@ GUARDS = [
     ),
     ("yamlsched/runs/lifecycle.py", r"refund=True", "refund=False"),
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
-    (
-        "sql/schema.sql",
-        r"(?<=i\.key is null\n       or )\(select r\.id from [^)]*\) is null",
-        "true",
-    ),
-    (
-        "sql/schema.sql",
-        r"(?<=      and )\(select u\.run_id from yamlsched\.used_keys u[^)]*\) is null",
-        "true",
-    ),
     (
         "sql/schema.sql",
         r"(?<=case when )yamlsched\.is_closed\(d, rooms\.now\)(?= then 0)",
@@ -164,7 +162,7 @@ GUARDS = [
             (r"n\.dead_runs \+ excluded\.dead_runs", "excluded.dead_runs"),
             (r"ended_at = null(?=,\n        due_at)", "ended_at = n.ended_at"),
             (r"s\.events <@ n\.told and n\.quiet_until > now", "false"),
-            (r"n\.told = '\{\}' or s\.is_closed", "s.is_closed"),
+            (r"n\.told = '\{\}' or s\.is_silent", "s.is_silent"),
         )
     ),
     ("yamlsched/act/notes.py", r"(?<=if )problem\.kind in KINDS", "True"),
@@ -277,10 +275,8 @@ class Mutation:
     def tests(self) -> list[str]:
         """The names of the fast tests that fit."""
         statement = self.name.partition(":")[0].rpartition(" ")[2]
-        if statement in GATES:
-            return GATE_TESTS
-        is_of_places = statement in ("report_file", "put_place")
-        return TESTS["sql/hosts.sql" if is_of_places else self.file]
+        own = (tests for names, tests in OF_STATEMENTS.items() if statement in names.split())
+        return next(own, TESTS[self.file]) if self.file == "sql/schema.sql" else TESTS[self.file]
 
     @property
     def reason(self) -> str | None:
@@ -307,12 +303,15 @@ def mutations() -> list[Mutation]:
 
 def _of_statements(file: str, text: str) -> Iterator[Mutation]:
     starts = list(
-        re.finditer(r"^(?:-- name: |create function yamlsched\.)(\w+)", text, re.MULTILINE)
+        re.finditer(r"^(?:-- name: |create (?:function|view) yamlsched\.)(\w+)", text, re.MULTILINE)
     )
     for match, following in zip(starts, [*starts[1:], None], strict=True):
         begin, end = match.end(), following.start() if following else len(text)
         body, seen = text[begin:end], Counter[str]()
-        spans = [(*span, "true") for span in conditions(body, is_function=file == "sql/schema.sql")]
+        if file == "sql/schema.sql":
+            body = re.split(r"(?<=\n\$\$;)\n|(?<=;)\n\n", body)[0]
+        reads = file in ("sql/schema.sql", "sql/report.sql")
+        spans = [(*span, "true") for span in conditions(body, reads)]
         for pattern, new in CHANGES:
             spans += [
                 (*m.span(), new)
@@ -347,8 +346,8 @@ class Level:
     in_case: int = 0
 
 
-def conditions(statement: str, is_function: bool = False) -> list[tuple[int, int]]:
-    """Return the spans of the conditions that restrict which rows the statement writes or locks; of a function, of all.
+def conditions(statement: str, reads: bool = False) -> list[tuple[int, int]]:
+    """Return the spans of the conditions that restrict which rows the statement writes or locks; with `reads`, of all.
 
     >>> text = "update t set a = 1 where t.id = 1 and (t.b or t.c) and t.d between 1 and 2 returning t.id"
     >>> [text[start:end] for start, end in conditions(text)]
@@ -375,7 +374,7 @@ def conditions(statement: str, is_function: bool = False) -> list[tuple[int, int
         elif word == "where":
             parts, last = _conjuncts(tokens, n + 1)
             locks = last + 1 < len(tokens) and _is_lock(tokens, last)
-            if level.verb in ("update", "delete") or level.feeds_insert or locks or is_function:
+            if level.verb in ("update", "delete") or level.feeds_insert or locks or reads:
                 found += parts
     return found
 
@@ -499,7 +498,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         copy = Path(name) / "checkout"
         ignored = shutil.ignore_patterns(".git", ".venv", ".yamlsched", "__pycache__", "results")
-        shutil.copytree(ROOT, copy, ignore=ignored)
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
         Path(name).chmod(0o755)
         with embedded.running(Path(name) / "schedules.yaml") as dsn:
             names = sorted({name for mutation in chosen for name in mutation.tests})
