@@ -24,6 +24,7 @@ from yamlsched import db as store
 from yamlsched.act import prune as retention
 from yamlsched.act.prune import ArchiveFailed, FolderArchive, housekeep
 from yamlsched.ask import attention, health
+from yamlsched.ask.problem import Thresholds
 from yamlsched.extras.doctor import doctor
 from yamlsched.schedule.job import Retention
 from yamlsched.schedule.load import load
@@ -471,9 +472,7 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     reported = cli("report", "--since", "1h")
     assert (reported.code, "pruning has failed since 20" in reported.out) == (1, True)
     now = health.read(db, "default", timedelta(hours=1))
-    assert [problem.kind for problem in attention.problems(now, attention.Thresholds())] == [
-        "prune"
-    ]
+    assert [problem.kind for problem in attention.problems(now, Thresholds())] == ["prune"]
     assert [check.level for check in doctor.problems(now)] == ["fail"]
     metric = 'yamlsched_prune_failing_seconds{namespace="default"} '
     assert float(cli("metrics").out.partition(metric)[2].split()[0]) > 0

@@ -25,7 +25,7 @@ from support.health import (
 )
 from support.rows import a_job, a_place, a_run
 from yamlsched.ask import attention, health
-from yamlsched.ask.attention import Thresholds
+from yamlsched.ask.problem import Thresholds
 from yamlsched.extras.doctor import doctor
 from yamlsched.extras.metrics import metrics
 
@@ -44,6 +44,29 @@ def test_a_healthy_namespace_has_no_problems(db: Db) -> None:
     a_run(db, a_healthy_job(db), "succeeded")
 
     assert reasons(db) == []
+
+
+@pytest.mark.parametrize("jobs", [3, 8])
+def test_many_jobs_that_died_of_one_type_of_error_are_one_problem(db: Db, jobs: int) -> None:
+    a_place(db)
+    for nth in range(jobs):
+        job = a_job(db, f"job_{nth}", owner=f"team-{nth % 2}")
+        a_run(db, job, "dead", last_error="no route to host", error_type="DatabaseDown")
+    a_run(db, a_job(db, "other", owner="shop"), "dead", error_type="KeyError")
+
+    found = [each for each in attention.problems(health.read(db, "default", HOUR), Thresholds())
+             if each.kind == "dead"]  # fmt: skip
+
+    if jobs == 3:
+        assert sorted(each.job_type or "" for each in found) == ["job_0", "job_1", "job_2", "other"]
+    else:
+        [cause] = [each for each in found if each.job_type is None]
+        assert len(found) == 2
+        assert cause.what == (
+            "8 runs of 8 jobs died: DatabaseDown: no route to host (job_0, job_1, job_2 and 5 more)"
+        )
+        assert cause.remedy.endswith("yamlsched retry --dead --error-type DatabaseDown --since 1h")
+        assert (cause.owner, cause.error_type) == ("team-0, team-1", "DatabaseDown")
 
 
 def test_the_problem_for_dead_runs_contains_their_error(db: Db) -> None:

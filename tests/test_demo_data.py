@@ -10,6 +10,7 @@ import pytest
 from docs import demo_data
 from yamlsched import db as store
 from yamlsched.ask import attention, health
+from yamlsched.ask.problem import Thresholds
 
 pytestmark = pytest.mark.story
 
@@ -47,7 +48,7 @@ def test_nothing_comes_due_for_a_while_after_the_history(own_dsn: str) -> None:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
     states = {job.state for job in found.jobs}
     assert states == {"retired", "disabled", "running", "ok", "new"}
-    [problem] = attention.problems(found, attention.Thresholds())
+    [problem] = attention.problems(found, Thresholds())
     # minutes may pass while it is filled
     assert re.match(r"no tick for (4[5-9]|5\d)m", problem.what), problem.what
 
@@ -57,5 +58,5 @@ def test_the_healthy_demonstration_needs_no_attention(own_dsn: str) -> None:
 
     with store.connect(own_dsn) as db:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
-    assert attention.problems(found, attention.Thresholds()) == []
+    assert attention.problems(found, Thresholds()) == []
     assert len(found.jobs) == 24 + 3

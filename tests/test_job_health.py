@@ -21,7 +21,7 @@ from support.health import (
 )
 from support.rows import a_job, a_long_history, a_place, a_run, rows_read, value
 from yamlsched.ask import health
-from yamlsched.ask.attention import Thresholds
+from yamlsched.ask.problem import Thresholds
 from yamlsched.db.query import load
 from yamlsched.extras.metrics import metrics
 

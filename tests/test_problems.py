@@ -16,8 +16,8 @@ from support.command_line import Cli, command_line
 from support.health import a_healthy_job
 from yamlsched.act import notes
 from yamlsched.ask import attention, health, report
-from yamlsched.ask.attention import KINDS, Problem
 from yamlsched.ask.namespaces import NamespaceHealth
+from yamlsched.ask.problem import KINDS, Problem, worst_first
 from yamlsched.extras import web
 from yamlsched.extras.mcp.answers import answer
 from yamlsched.extras.mcp.tools import all_tools
@@ -126,7 +126,7 @@ def test_problems_of_one_kind_are_in_the_order_of_the_jobs_they_hold_up_then_of_
 
     problems = [died("new", 1), died("old", 3), died("unknown", None), died("chain", 2, held_up=4)]
 
-    found = attention.worst_first([Problem("calendar", None, "the calendar ended", ""), *problems])
+    found = worst_first([Problem("calendar", None, "the calendar ended", ""), *problems])
 
     assert [problem.job_type for problem in found] == ["chain", "old", "new", "unknown", None]
 

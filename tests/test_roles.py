@@ -23,7 +23,8 @@ from yamlsched.act import enqueue as act_enqueue
 from yamlsched.act import pause as pausing
 from yamlsched.act import prune as retention
 from yamlsched.act import runs as actions
-from yamlsched.ask import attention, health, namespaces
+from yamlsched.ask import health, namespaces
+from yamlsched.ask.problem import Thresholds
 from yamlsched.db.query import sql_folder
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.doctor import server as doctor_server
@@ -115,7 +116,7 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
 def test_a_reader_sees_all_namespaces(granted: Db) -> None:
     a_job(granted, namespace="web1")
     with connect_as(granted, "yamlsched_reader"):
-        in_use, unused = namespaces.read_all(granted, attention.Thresholds())
+        in_use, unused = namespaces.read_all(granted, Thresholds())
     assert ([one.health.namespace for one in in_use], unused) == (["web1"], [])
 
 
@@ -150,7 +151,7 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
             granted, "default", "purge", {}, key=None, at=None, who="ann"
         ).created
         assert retention.housekeep(granted, "default", 60).runs == 1
-        assert len(health.read(granted, "default", attention.Thresholds().within).jobs) == 1
+        assert len(health.read(granted, "default", Thresholds().within).jobs) == 1
         for table in (
             "job_failures",
             "attempt_outputs",

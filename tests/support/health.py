@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.rows import a_job, a_place
 from yamlsched.ask import attention, health
-from yamlsched.ask.attention import Thresholds
+from yamlsched.ask.problem import Thresholds
 from yamlsched.extras.metrics import metrics
 
 HOUR = timedelta(hours=1)

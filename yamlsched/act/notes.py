@@ -14,6 +14,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from yamlsched.ask import attention, health
+from yamlsched.ask.problem import Thresholds
 from yamlsched.db.query import load
 
 KINDS = ("file", "prune", "calendar", "lack", "stuck", "in_doubt")
@@ -30,7 +31,7 @@ def settle(
     due.
     """
     sql = load("notify")
-    thresholds = attention.Thresholds()
+    thresholds = Thresholds()
     noted: dict[str, str] = {}
     for problem in attention.problems(
         health.read(connection, namespace, thresholds.within, []), thresholds

@@ -4,14 +4,22 @@ fixes it. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
 
 from yamlsched import durations
 from yamlsched.ask.gaps import pause_words
 from yamlsched.ask.health import LAST, Health, JobHealth
+from yamlsched.ask.problem import (
+    MIN_JOBS_OF_ONE_CAUSE,
+    Problem,
+    Thresholds,
+    one_cause,
+    show_and_retry,
+    worst_first,
+)
 from yamlsched.ask.queues import MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
@@ -31,71 +39,6 @@ NO_SYNC = "no sync has created the run of its slot"
 """Why a job is late of which slots were too old to be run, or were not processed, as yamlsched.late
 has it.
 """
-Kind = Literal[
-    "tick",
-    "slots",
-    "in_doubt",
-    "dead",
-    "held_up",
-    "stuck",
-    "lack",
-    "start",
-    "late",
-    "skipped",
-    "failing",
-    "started_late",
-    "finished_late",
-    "notify",
-    "file",
-    "prune",
-    "paused",
-    "calendar",
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""The kinds of problems, the most severe one first."""
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """The limits of what is healthy; None: no limit."""
-
-    max_dead: int = 0
-    within: timedelta = timedelta(hours=1)
-    max_tick_age: timedelta = timedelta(minutes=5)
-    max_dead_total: int | None = None
-    max_failing: int = 0
-    max_streak: int | None = None
-    max_paused: timedelta = timedelta(days=7)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that needs attention: its job and its run, if it has one, and the command that
-    shows or fixes it.
-
-    ``since`` is when it began, if that is known. ``held_up`` is the number of jobs that wait for it
-    to be fixed.
-    """
-
-    kind: Kind
-    job_type: str | None
-    what: str
-    remedy: str
-    run_id: int | None = None
-    since: datetime | None = None
-    held_up: int = 0
-
-    @property
-    def rank(self) -> tuple[Any, ...]:
-        """A sort key, worst first: the most severe kind, then what holds up most jobs, then the
-        oldest.
-        """
-        return KINDS.index(self.kind), -self.held_up, self.since or LAST
-
-
-def worst_first(problems: Iterable[Problem]) -> list[Problem]:
-    """Return ``problems`` in the order in which everything shows them."""
-    return sorted(problems, key=lambda problem: problem.rank)
 
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
@@ -123,7 +66,8 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
             problems.append(Problem("calendar", None, calendar.what, remedy))
     for job in health.jobs:
         problems += _job_problems(job, health, thresholds)
-    return worst_first(problems)
+    problems += _dead(health, thresholds)
+    return worst_first(problems, health.jobs)
 
 
 def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -290,7 +234,7 @@ def _held_up(health: Health, reported: set[str]) -> Iterator[Problem]:
         names, root = [each.job_type for each in held_up], held_up[0]
         are = "is" if len(names) == 1 else "are"
         what = f"{join_first(names, MAX_NAMES)} {are} held up by {root.because(health.now)}"
-        remedy = _show_and_retry(root.run_id)
+        remedy = show_and_retry(root.run_id)
         yield Problem(
             "held_up", root.upstream, what, remedy, root.run_id, root.ended_at, len(names)
         )
@@ -299,8 +243,6 @@ def _held_up(health: Health, reported: set[str]) -> Iterator[Problem]:
 def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     """Yield what is wrong with one job."""
     name = job.job_type
-    if job.dead_within > thresholds.max_dead:
-        yield _dead(job, health, thresholds)
     if job.failing > thresholds.max_failing and job.failing_run_id is not None:
         run = job.failing_run_id
         several = "" if job.failing == 1 else f"{job.failing} runs are failing: "
@@ -326,16 +268,40 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
             yield Problem("paused", name, what, f"{remedy}, or pause it with --until")
 
 
-def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Problem:
+def _dead(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    """Yield a problem for each cause of which runs died."""
+    by_type: defaultdict[str, list[JobHealth]] = defaultdict(list)
+    for job in health.jobs:
+        if job.dead_within > thresholds.max_dead:
+            by_type[job.dead_error_type or ""].append(job)
+    span = durations.show(thresholds.within)
+    for error_type, jobs in by_type.items():
+        problems = [_dead_of_job(job, health, span) for job in jobs]
+        if error_type and len(jobs) >= MIN_JOBS_OF_ONE_CAUSE:
+            runs = sum(job.dead_within for job in jobs)
+            error = error_text(error_type, jobs[0].dead_error)
+            problem = one_cause(error_type, [job.job_type for job in jobs], runs, error, span)
+            yield replace(
+                problem,
+                remedy=show_and_retry(jobs[0].dead_run_id, problem.remedy),
+                since=min(job.dead_since or LAST for job in jobs),
+                held_up=sum(each.held_up for each in problems),
+                owner=join_first(sorted({job.owner for job in jobs if job.owner}), MAX_NAMES),
+            )
+        else:
+            yield from problems
+
+
+def _dead_of_job(job: JobHealth, health: Health, span: str) -> Problem:
     """Return the problem that runs of a job died, and what waits for them."""
-    span, run, name = durations.show(thresholds.within), job.dead_run_id, job.job_type
+    run, name = job.dead_run_id, job.job_type
     is_one = job.dead_within == 1
     error = _after_colon(job.dead_error_type, job.dead_error)
     waits = list(dict.fromkeys(each.job_type for each in health.held_up if each.upstream == name))
     held_up = f"; holds up {join_first(waits, MAX_NAMES)}" if waits else ""
     what = f"{name}: {count(job.dead_within, 'run')} died within {span}{error}{held_up}"
     which = None if is_one else f"--dead --job {name} --since {span}"
-    remedy = _show_and_retry(run, which)
+    remedy = show_and_retry(run, which)
     return Problem("dead", name, what, remedy, run if is_one else None, job.dead_since, len(waits))
 
 
@@ -346,13 +312,9 @@ def _late(job: JobHealth, since: datetime, health: Health) -> Problem:
     remedy = "yamlsched doctor" if job.late_why == NO_SYNC else f"yamlsched why {name}"
     if run is not None:
         what += f": run {run} is dead"
-        remedy = _show_and_retry(run)
+        remedy = show_and_retry(run)
     waits = [each.job_type for each in health.held_up if each.run_id == run]
     return Problem("late", name, what, remedy, run, since, len(waits))
-
-
-def _show_and_retry(run: int | None, which: str | None = None) -> str:
-    return f"yamlsched show {run}; then yamlsched retry {which or run}"
 
 
 def _after_colon(error_type: str | None, message: str | None) -> str:

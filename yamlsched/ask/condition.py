@@ -13,8 +13,8 @@ from typing import Any
 from psycopg import Connection
 
 from yamlsched.ask import attention, health, history, runs
-from yamlsched.ask.attention import Thresholds
 from yamlsched.ask.health import Health, JobHealth
+from yamlsched.ask.problem import Thresholds
 from yamlsched.ask.runs import StoredRun
 from yamlsched.ask.why import latest_slot, off_reason
 from yamlsched.db.query import fetch_column, load

@@ -7,13 +7,19 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
-from yamlsched.ask.attention import Problem, Thresholds
+from yamlsched.ask.problem import (
+    MIN_JOBS_OF_ONE_CAUSE,
+    Problem,
+    Thresholds,
+    one_cause,
+    show_and_retry,
+)
 from yamlsched.db.query import fetch, load
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show.document import Section
@@ -57,11 +63,6 @@ HEADINGS = ("runs", "job", "now", "attempts", "first", "last", "example", "error
 MAX_ERROR_CHARS = 160
 NO_TYPE = "no error type"
 MAX_HOSTS = 3
-MAX_NAMES = 3
-MIN_JOBS_OF_ONE_CAUSE = 4
-"""Of so many jobs that died of one type of error, one problem is reported: they probably have one
-cause.
-"""
 
 
 @dataclass(frozen=True)
@@ -208,26 +209,23 @@ def _problem_of_many_jobs(
     error_type: str, groups: Sequence[FailureGroup], since: datetime
 ) -> Problem:
     names = list(dict.fromkeys(group.job_type for group in groups))
-    runs = sum(group.dead for group in groups)
-    what = (
-        f"{runs:,} runs of {len(names):,} jobs died: {example(groups[0])}"
-        f" ({join_first(names, MAX_NAMES)})"
-    )
-    which = f"--error-type {shlex.quote(error_type)} --since {short_utc(since)}"
-    remedy = f"yamlsched show {groups[0].example_id}; then yamlsched retry --dead {which}"
-    return Problem("dead", None, what, remedy, groups[0].example_id)
+    runs, run = sum(group.dead for group in groups), groups[0].example_id
+    problem = one_cause(error_type, names, runs, example(groups[0]), short_utc(since))
+    return replace(problem, remedy=show_and_retry(run, problem.remedy), run_id=run)
 
 
 def _problem_of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
     number = f"{group.dead}{'+' if is_bounded else ''}"
     died = with_revision(f"{number} run{'' if number == '1' else 's'} died", group)
     what = f"{group.job_type}: {died}: {example(group)}"
-    return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
+    remedy = show_and_retry(group.example_id, _which(group, since))
+    run, error_type = group.example_id, group.error_type
+    return Problem("dead", group.job_type, what, remedy, run, error_type=error_type)
 
 
-def _retry(group: FailureGroup, since: datetime) -> str:
-    if group.dead == 1:  # it is the example
-        return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
+def _which(group: FailureGroup, since: datetime) -> str | None:
+    """Return the selection of the dead runs of a group; None if there is one, the example."""
+    if group.dead == 1:
+        return None
     of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
-    which = f"--job {group.job_type}{of_type} --since {short_utc(since)}"
-    return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"
+    return f"--dead --job {group.job_type}{of_type} --since {short_utc(since)}"

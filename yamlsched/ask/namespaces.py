@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 
 from yamlsched.ask import health, runs
-from yamlsched.ask.attention import KINDS, Problem, Thresholds, problems
+from yamlsched.ask.attention import problems
 from yamlsched.ask.health import Health
+from yamlsched.ask.problem import KINDS, Problem, Thresholds
 
 
 def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:

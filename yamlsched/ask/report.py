@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import psycopg
 
 from yamlsched.ask import attention, failures, gaps, health
-from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.gaps import Skipped
 from yamlsched.ask.health import DoubtfulEffect, JobHealth
+from yamlsched.ask.problem import Problem, Thresholds, worst_first
 from yamlsched.ask.queues import HeldUp
 from yamlsched.db import query
 from yamlsched.durations import approximate
@@ -204,7 +204,7 @@ def read(
         is_current=is_current,
         timezone=timezone,
         jobs=sum(job.enabled and job.retired_at is None for job in now.jobs),
-        problems=attention.worst_first(problems),
+        problems=worst_first(problems, now.jobs),
         ran=_totals(ended, of_job),
         queue=now.queue,
         failures=failed,

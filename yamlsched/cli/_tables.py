@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from yamlsched.ask.attention import Thresholds
 from yamlsched.ask.namespaces import NamespaceHealth, read_all, summary
+from yamlsched.ask.problem import Thresholds
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings
 from yamlsched.db.query import now

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from yamlsched.ask import attention, failures, health
-from yamlsched.ask.attention import Problem
 from yamlsched.ask.edits import label
 from yamlsched.ask.failures import Failures, section
 from yamlsched.ask.health import HEALTHY_STATES, Health, JobHealth, note
 from yamlsched.ask.namespaces import summary
 from yamlsched.ask.places import cannot_start
+from yamlsched.ask.problem import Problem, Thresholds
 from yamlsched.ask.queues import QueueHealth, by_run, held_up_in_words
 from yamlsched.ask.runs import namespaces
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
@@ -103,7 +103,7 @@ def command(
 ) -> int:
     if check and settings.format not in ("text", "json"):
         raise click.UsageError("--check prints lines or JSON: leave out --format")
-    thresholds = attention.Thresholds(within=within, **limits)
+    thresholds = Thresholds(within=within, **limits)
     if all_namespaces:
         return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):

@@ -20,6 +20,7 @@ from support.notes import (
 )
 from support.rows import a_job, value
 from yamlsched.act import notes
+from yamlsched.ask.problem import Thresholds
 from yamlsched.extras.notify import sending
 from yamlsched.extras.notify.sending import Message
 
@@ -190,11 +191,7 @@ def test_a_host_without_the_variable_sends_nothing_and_status_reports_what_waits
 
     def problems() -> list[str]:
         now = health.read(db, "default", HOUR, [])
-        return [
-            one.what
-            for one in attention.problems(now, attention.Thresholds())
-            if one.kind == "notify"
-        ]
+        return [one.what for one in attention.problems(now, Thresholds()) if one.kind == "notify"]
 
     monkeypatch.delenv("A_URL")
     story.die(job, SLOT)

@@ -17,6 +17,7 @@ from support.command_line import ROOT
 from support.rows import a_job, a_place, a_run
 from yamlsched import db as store
 from yamlsched.ask import attention, health
+from yamlsched.ask.problem import Thresholds
 from yamlsched.extras.web.render import Clock, visible
 
 Visit = Callable[..., TestClient]
@@ -148,16 +149,17 @@ def test_the_first_page_shows_what_status_reports(
     shown = words(pages.get("/").text)
     with store.connect(demo_dsn) as connection:
         now = health.read(connection, "shop", timedelta(hours=1))
-    found = attention.problems(now, attention.Thresholds())
+    found = attention.problems(now, Thresholds())
     assert f"{len(found)} problems need attention" in shown
     for problem in found:
         what = Clock("Europe/Berlin", now.now).words(problem.what)
         assert " ".join(re.sub(r"\d+[smh]\b", "", what).split()) in " ".join(
             re.sub(r"\d+[smh]\b", "", shown).split()
         )
-        # the command, unless the problem is a link to the page that shows the same
-        is_linked = problem.remedy.startswith(("yamlsched runs ", "yamlsched show "))
-        assert ("".join(problem.remedy.split()) in "".join(shown.split())) != is_linked
+        # a command only of what no page can do
+        is_shown = "".join(problem.remedy.split()) in "".join(shown.split())
+        assert is_shown == (problem.kind in ("tick", "file")), problem
+        assert problem.owner in shown
 
 
 def test_every_job_is_listed_with_its_state_in_a_word_the_urgent_ones_first(
@@ -244,13 +246,12 @@ def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestC
             )
         elif "another file" in what or "has 2 errors" in what:
             assert link == "/files"
+        elif ": late by" in what:
+            assert link.startswith("/why?job=")
         else:
-            assert link.startswith("/jobs/")
-    assert {link.split("/")[1].split("?")[0] for link in links.values()} == {
-        "runs",
-        "jobs",
-        "files",
-    }
+            assert link.startswith("/jobs/") or ("no tick" in what and link == "/workers")
+    kinds = {link.split("/")[1].split("?")[0] for link in links.values()}
+    assert kinds - {"workers"} == {"runs", "why", "files"}
 
 
 def test_numbers_lead_to_their_runs(pages: TestClient) -> None:

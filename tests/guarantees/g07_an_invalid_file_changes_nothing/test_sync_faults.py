@@ -32,6 +32,7 @@ from support.schedules import (
 from yamlsched import db as store
 from yamlsched.act import pause
 from yamlsched.ask import attention, health
+from yamlsched.ask.problem import Thresholds
 from yamlsched.sync import apply, converge, due
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
@@ -217,9 +218,7 @@ def test_a_job_whose_slots_cannot_be_written_is_a_problem_at_once_and_late(
         'job "x": its due slots could not be written: x is refused. The next tick tries again'
     ]
     state = health.read(db, "default", HOUR, [])
-    [problem] = [
-        one for one in attention.problems(state, attention.Thresholds()) if one.kind == "slots"
-    ]
+    [problem] = [one for one in attention.problems(state, Thresholds()) if one.kind == "slots"]
     assert (problem.job_type, problem.what) == (
         "x",
         "x: its due slots cannot be written: x is refused",

@@ -12,7 +12,7 @@ import tzdata  # type: ignore[import-untyped]
 from yamlsched import db
 from yamlsched.act.prune import ArchiveFailed, probe
 from yamlsched.ask import attention, health, history
-from yamlsched.ask.attention import Thresholds
+from yamlsched.ask.problem import Thresholds
 from yamlsched.cli._settings import Settings
 from yamlsched.db import migrations
 from yamlsched.durations import approximate

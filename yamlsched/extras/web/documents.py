@@ -14,8 +14,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from yamlsched.ask.attention import Thresholds
 from yamlsched.ask.namespaces import summary
+from yamlsched.ask.problem import Thresholds
 from yamlsched.cli import report, show, why
 
 Document = dict[str, Any]

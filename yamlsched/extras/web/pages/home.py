@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 
 from yamlsched import durations
 from yamlsched.ask import health
-from yamlsched.ask.attention import Problem, Thresholds, problems
+from yamlsched.ask.attention import problems
 from yamlsched.ask.health import Health, JobHealth
+from yamlsched.ask.problem import Problem, Thresholds
 from yamlsched.extras.web.pages.durations import Durations, of_week
 from yamlsched.extras.web.pages.nights import Day, skipped_by_pause, strips, summary
 from yamlsched.extras.web.visit import Page, Visit, finder
@@ -59,8 +60,7 @@ class Home:
     rows: Sequence[JobRow]
     sort: str
     state_names = STATES
-    first_problems = 8
-    max_problems = 100
+    max_problems = 30
 
 
 def show(visit: Visit) -> Home:
@@ -118,14 +118,18 @@ def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) ->
     match problem.kind:
         case "stuck":
             return url("runs", status="running")
-        case "file":
-            return url("files")
+        case "file" | "calendar":
+            return url({"file": "files"}.get(problem.kind, problem.kind))
+        case "tick" | "start":
+            return url("workers")
         case "failing":
             return url("runs", job=problem.job_type, status="failed")
+        case "late" | "skipped":
+            return url("why", job=problem.job_type)
         case "dead":
-            return url(
-                "runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within)
-            )
+            within = durations.show(thresholds.within)
+            which = {"job": problem.job_type, "type": problem.error_type}
+            return url("runs", **which, status="dead", since=within)
     return url("jobs", problem.job_type) if problem.job_type else ""
 
 

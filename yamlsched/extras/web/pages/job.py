@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from yamlsched.ask import edits, health, search
-from yamlsched.ask.attention import Problem, Thresholds, problems
+from yamlsched.ask.attention import problems
 from yamlsched.ask.edits import Edit
 from yamlsched.ask.health import JobHealth
+from yamlsched.ask.problem import Problem, Thresholds
 from yamlsched.ask.slots import SlotAccount
 from yamlsched.ask.trail import TrailEntry, trail
 from yamlsched.errors import ScheduleError

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from yamlsched.ask.attention import Thresholds
 from yamlsched.ask.namespaces import NamespaceHealth, read_all
+from yamlsched.ask.problem import Thresholds
 from yamlsched.extras.web.visit import NotFound, Page, Visit, finder
 
 PAGE_NAMESPACES = 100

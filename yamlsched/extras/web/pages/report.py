@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 
 from yamlsched.ask import gaps, report
-from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.gaps import REASONS, pause_words
+from yamlsched.ask.problem import Problem, Thresholds
 from yamlsched.ask.report import Report
 from yamlsched.ask.report_document import document
 from yamlsched.ask.runs import jobs as all_jobs
