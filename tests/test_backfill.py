@@ -253,7 +253,7 @@ def test_why_finds_the_run_of_a_slot(db: Db) -> None:
         "x:2026-01-20T09:00Z",
         "queued",
     )
-    assert f"run {explained.run_id} was created for it: queued" in explained.lines[0]
+    assert f"run {explained.run_id} queued, attempt 0" in explained.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_why_reports_that_a_slot_is_before_the_first_application_of_the_job(db: 
     explained = explain(db, "2026-01-20 10:00")
 
     assert explained.verdict == "unknown"
-    assert "applies to slots after 2026-01-20T12:00Z" in explained.lines[0]
+    assert "added, enabled or rescheduled at 2026-01-20T12:00Z" in explained.lines[0]
 
 
 def test_why_explains_future_slots(db: Db) -> None:
@@ -618,7 +618,7 @@ def test_why_of_a_date_says_once_what_many_slots_share(cli: Cli) -> None:
     assert first.startswith("x at 2026-01-14T00:00Z (Wed 2026-01-14 00:00 UTC) to ")
     assert first.endswith(": 24 slots")
     assert len(others) == 2
-    assert others[0].startswith("  no run was created for it: the job's current definition")
+    assert others[0].startswith("  not run: the job was added, enabled or rescheduled")
 
 
 def test_the_option_of_another_verb_is_answered_with_that_of_this_one(cli: Cli) -> None:
@@ -694,7 +694,7 @@ def test_why_accepts_a_duration_before_now(cli: Cli, back: str) -> None:
 
     assert code == 0
     assert ", key x:" in out
-    assert "no run was created for it" in out
+    assert "not run: the job was added" in out
 
 
 def test_sync_of_an_invalid_file_shows_the_error_with_its_position_and_exits_1(cli: Cli) -> None:

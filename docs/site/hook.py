@@ -20,6 +20,7 @@ from yamlsched.cli import GROUPS, cli
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "README.md": "index.md",
+    "docs/README.md": "contents.md",
     "benchmarks/README.md": "benchmarks.md",
     "CHANGELOG.md": "changelog.md",
     "ARCHITECTURE.md": "architecture.md",

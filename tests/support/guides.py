@@ -22,6 +22,8 @@ BLOCK = re.compile(r"^(<!-- [\w ]+ -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTIL
 FILE = re.compile(r"# ([\w./-]+)\n")
 VARYING = [
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?Z", "TIME"),
+    (r"\w{3} \d{4}-\d\d-\d\d (\d\d:\d\d) CES?T", r"LOCAL \1"),
+    (r"(\w:)\d{4}-\d\d-\d\d\b", r"\1DATE"),
     (r"\b(\d+(\.\d+)?(ms|[dhms]))+\b", "DURATION"),
     (r"\b[0-9a-f]{8}\b", "HASH"),
     (r"(PostgreSQL|CPython|yamlsched|data of) +\d[\w.]*", r"\1 VERSION"),

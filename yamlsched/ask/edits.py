@@ -167,12 +167,16 @@ def sentences(in_use: InUse) -> tuple[str, str]:
     """Return which edit was in use, and which one changed the job last: empty if that is the same
     one.
     """
-    file = f"{label(in_use.file)}, applied {rfc3339(in_use.file.applied_at, 'seconds')}"
+    file = applied(in_use.file)
     if in_use.job is None:
         return file, ""
     if in_use.job.id == in_use.file.id:
         return f"{file}, which changed this job", ""
-    return file, f"{label(in_use.job)}, applied {rfc3339(in_use.job.applied_at, 'seconds')}"
+    return file, applied(in_use.job)
+
+
+def applied(edit: Edit) -> str:
+    return f"{label(edit)} (applied {rfc3339(edit.applied_at, 'seconds')})"
 
 
 def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:

@@ -95,7 +95,7 @@ def explain(
 
 
 def sentences(report: SlotReport) -> list[str]:
-    """Return all that is known about a slot, which edits were in use, and why the job has no runs
+    """Return all that is known about a slot, which edit defined it, and why the job has no runs
     now.
     """
     off = report.job_is_off
@@ -103,12 +103,8 @@ def sentences(report: SlotReport) -> list[str]:
         [off] if off and not any(line.startswith(off) for line in report.lines) else []
     )
     if report.edits is not None:
-        file, job = edits.sentences(report.edits)
-        lines = [
-            *lines,
-            f"schedules.yaml then: {file}",
-            *([f"last edit of the job before: {job}"] if job else []),
-        ]
+        edit = report.edits.job or report.edits.file
+        lines = [*lines, f"defined by {edits.applied(edit)}"]
     return lines
 
 
@@ -224,7 +220,7 @@ def _explain(
     elif pruned is not None:
         report.verdict, report.run_id = "pruned", pruned.run_id
         report.lines.append(
-            f"run {pruned.run_id} was created for it, and pruned at {short_utc(pruned.pruned_at)}"
+            f"run {pruned.run_id} was created, and pruned at {short_utc(pruned.pruned_at)}"
         )
     if gap is not None and (not mismatch or at in (gap.first_slot, gap.last_slot)):
         if report.verdict == "no_slot":
@@ -266,10 +262,7 @@ def neighbours(
 
 
 def _run(run: RunRow, now: datetime) -> str:
-    text = (
-        f"run {run.id} was created for it: {run.status}, attempt {run.attempts} of"
-        f" {run.max_attempts}"
-    )
+    text = f"run {run.id} {run.status}, attempt {run.attempts} of {run.max_attempts}"
     if run.finished_at is not None:
         text += f", finished at {short_utc(run.finished_at)}"
     elif run.status in ("queued", "failed"):
@@ -309,9 +302,9 @@ def _unaccounted(
         return (
             "unknown",
             (
-                "no run was created for it: the job's current definition applies to slots after"
-                f" {short_utc(job.effective_from)}, when it was applied, enabled, or its cron or"
-                ' timezone changed; "yamlsched backfill" creates its run'
+                "not run: the job was added, enabled or rescheduled at"
+                f" {short_utc(job.effective_from)}, after this slot;"
+                ' "yamlsched backfill" creates its run'
             ),
         )
     if slot.state == "pruned":
@@ -337,4 +330,4 @@ def _unaccounted(
                 "overlap: wait runs the job's slots one after another"
             ),
         )
-    return "due", 'it is due, and no sync has processed it yet: is "yamlsched tick" running?'
+    return "due", 'it is due, and no tick has processed it yet: is "yamlsched tick" running?'

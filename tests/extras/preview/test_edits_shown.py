@@ -254,11 +254,11 @@ def test_show_names_the_commit_in_use_when_the_run_was_created(cli: Cli, edit: E
     runs = json.loads(cli("runs", "--format", "json").out)["runs"]
     [third, _, oldest] = [cli("show", run["id"]).out for run in runs]
 
-    by = f'commit {first[:8]} by Maria Muster: "The first schedule", applied '
+    by = f'commit {first[:8]} by Maria Muster: "The first schedule" \\(applied '
     assert re.search(f"\nfile +{by}[^,]*, which changed this job\n", oldest)
     assert "job edited" not in oldest
     assert re.search(
-        f'\nfile +commit {second[:8]} by Maria Muster: "Raise the timeout", applied', third
+        f'\nfile +commit {second[:8]} by Maria Muster: "Raise the timeout" \\(applied', third
     )
     assert re.search(f"\njob edited +{by}", third)
     document = json.loads(cli("show", runs[0]["id"], "--format", "json").out)
@@ -279,7 +279,7 @@ def test_why_and_status_and_doctor_name_the_commit(cli: Cli, edit: Edit) -> None
     created = cli("backfill", "backup", "--from", "2026-01-14", "--before-first")
     assert created.code == 0, created.err
     told = cli("why", "backup", "--at", "2026-01-14T02:00Z").out
-    assert f"schedules.yaml then: {by}, applied" in told
+    assert f"defined by {by} (applied" in told
     document = json.loads(cli("why", "backup", "--at", "2026-01-14T02:00Z", "--format", "json").out)
     assert document["edit_in_use"]["commit"] == commit
 
