@@ -1450,8 +1450,7 @@ begin
         from yamlsched.job_definitions d
         where d.id = r.definition_id and yamlsched.is_expired(r, d, now) and r.id = any (array(
             select l.id from yamlsched.job_runs l
-            where l.id = any (run_ids) and l.finished_at is null and l.locked_until is null
-            order by l.id for no key update skip locked))
+            where l.id = any (run_ids) order by l.id for no key update skip locked))
         returning r.id
     )
     select array_agg(e.id) into ended from expired e;

@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 import yamlsched
 from support.command_line import command_line
+from support.database import while_waiting
 from support.gates import LEASE, MINUTE, NOW, RELEASED, SECOND, Worker, ids, is_at_rest, limit
 from support.gates import worker as worker
 from support.project import a_project
@@ -48,6 +49,21 @@ def test_a_claim_ends_what_has_expired_and_takes_what_is_behind_it(db: Db, worke
     row = db.execute("select * from yamlsched.job_runs where id = %s", [old]).fetchone()
     assert row is not None
     assert (row.finished_at, row.attempts, row.failed_at, row.dead_at) == (NOW, 0, None, None)
+
+
+def test_a_claim_ends_only_what_it_has_met(db: Db, worker: Worker) -> None:
+    job = a_job(db, **EXPIRES)
+    met, blocked, elsewhere = a_run(db, job, **OLD), a_run(db, job, **OLD), a_run(db, job, **OLD)
+    for run, values in ((elsewhere, "queue = 'gpu'"), (blocked, "blocked_on = 'limit/x'")):
+        db.execute(f"update yamlsched.job_runs set {values} where id = %s".encode(), [run])
+
+    assert worker.claim() == []
+
+    assert [states(db)[run][0] for run in (met, blocked, elsewhere)] == [
+        "cancelled",
+        "queued",
+        "queued",
+    ]
 
 
 def test_what_a_pause_or_a_full_limit_holds_expires_and_the_room_that_it_had_is_offered(
@@ -144,6 +160,28 @@ def test_a_run_that_was_released_or_lost_goes_on_and_one_that_never_started_expi
     ]
 
 
+def test_of_some_runs_those_end_that_have_expired_and_that_no_other_session_has(
+    db: Db, dsn: str
+) -> None:
+    job, slower = a_job(db, **EXPIRES), a_job(db, "b", schedule=None, expires_after=20 * MINUTE)
+    expired, held, begun = a_run(db, job, **OLD), a_run(db, job, **OLD), a_run(db, job, "running")
+    young, never = a_run(db, slower, **OLD), a_run(db, a_job(db, "c", schedule=None), **OLD)
+    runs = [expired, held, begun, young, never]
+    db.execute("set lock_timeout = '2s'")
+
+    with psycopg.connect(dsn) as other:
+        other.execute("select from yamlsched.job_runs where id = %s for no key update", [held])
+        db.execute("select yamlsched.expire('default', %s, %s)", [runs, NOW])
+
+    assert [states(db)[run][0] for run in runs] == [
+        "cancelled",
+        "queued",
+        "running",
+        "queued",
+        "queued",
+    ]
+
+
 def test_an_edit_counts_at_once(db: Db, worker: Worker) -> None:
     run = a_run(db, a_job(db, schedule=None), **OLD)
     worker.call(claiming.repair, "default", now=NOW)
@@ -178,6 +216,39 @@ def test_an_enqueue_beside_a_run_that_has_expired_creates_one_and_the_next_claim
     worker.claim(now=at.now)
     assert states(db)[old.run_id or 0] == EXPIRED
     assert made[1].run_id == kept.run_id
+
+
+def test_an_enqueue_gives_the_place_only_of_what_has_the_same_values(db: Db) -> None:
+    rule = Jsonb({"by": ["to"], "while": "unfinished"})
+    a_job(db, "mail", **EXPIRES, unique_rule=rule)
+    a_job(db, "charge", schedule=None, unique_rule=rule)
+    old = [yamlsched.enqueue(db, job, {"to": 2}) for job in ("mail", "charge")]
+    db.execute("update yamlsched.job_runs set run_at = now() - interval '16 min'")
+
+    yamlsched.enqueue(db, "mail", {"to": 1})
+
+    assert yamlsched.enqueue(db, "charge", {"to": 2}) == (old[1].run_id, False)
+    keys = "select unique_key is not null from yamlsched.job_runs where id = %s"
+    assert value(db, keys, old[0].run_id)
+
+
+def test_one_that_begins_while_an_enqueue_waits_for_it_keeps_its_place(db: Db, dsn: str) -> None:
+    # given a run that has expired, which a session claims by the rules of before an edit
+    rule = Jsonb({"by": ["to"], "while": "unfinished"})
+    a_job(db, "mail", **EXPIRES, unique_rule=rule)
+    old = yamlsched.enqueue(db, "mail", {"to": 1})
+    db.execute("update yamlsched.job_runs set run_at = now() - interval '16 min'")
+    with psycopg.connect(dsn) as claim, psycopg.connect(dsn, autocommit=True) as application:
+        claim.execute(
+            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'a',"
+            " begun_at = now(), locked_until = now() + interval '1 min'"
+        )
+
+        found = while_waiting(
+            db, application, lambda: yamlsched.enqueue(application, "mail", {"to": 1}), claim.commit
+        )
+
+    assert found == (old.run_id, False)
 
 
 # -- what people see

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import Counter
 from typing import Any
 
 import psycopg
@@ -42,6 +44,17 @@ def test_no_statement_takes_an_advisory_lock() -> None:
         for file in files
         if "pg_advisory" in file.read_text() or "pg_try_adv" in file.read_text()
     ] == []
+
+
+def test_no_file_has_two_statements_of_one_name() -> None:
+    names = [
+        (file.name, name)
+        for file in sql_folder().rglob("*.sql")
+        for name in re.findall(r"^-- name: (\w+)$", file.read_text(), re.MULTILINE)
+    ]
+
+    assert len(names) > 100
+    assert [name for name, number in Counter(names).items() if number > 1] == []
 
 
 def test_locks_that_any_login_can_hold_do_not_hold_up_a_migration(db: Db, dsn: str) -> None:

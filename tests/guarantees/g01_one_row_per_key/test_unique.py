@@ -160,6 +160,11 @@ def test_slots_and_backfills_do_not_count(db: Db) -> None:
     db.execute(f"{sync} select 'default', %s, 'mail', now(), 1, now()".encode(), [job])
     assert mail(db) == (first.run_id, False)
 
+    # nor do they after a retry
+    slot = a_run(db, job, "dead", scheduled_for=NOW - MINUTE)
+    assert actions.retry(db, [slot], "ann")[0].changed
+    assert mail(db) == (first.run_id, False)
+
 
 def test_a_key_is_looked_for_first_and_a_run_found_by_its_values_does_not_get_it(
     db: Db, job: int
