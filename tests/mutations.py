@@ -6,8 +6,9 @@
     python -m tests.mutations --list
 
 CI does not run this. It works on a copy of the checkout, with one server for all test processes. A guard is a condition
-of a statement that writes or locks rows, or of a function (replaced with ``true``), a lock, a ``skip locked`` (both are
-removed), a count of attempts, a check of how many rows a statement changed, or an entry of GUARDS.
+of a statement that writes or locks rows, or of a function, a view or the report, in `case`, too (replaced with
+``true``), a lock, a ``skip locked`` (both are removed), a count of attempts, a check of how many rows a statement
+changed, or an entry of GUARDS.
 """
 
 from __future__ import annotations
@@ -227,6 +228,7 @@ EQUIVALENT = {
         for part in ("blocked_on", "finished_at", "locked_until")
     },
     **{f"schema.sql block: not {row}.unreleased": "redundant for the same reason" for row in "er"},
+    "unique_keys: r.finished_at is null": "redundant: what has expired is queued; for the index",
     "block: b.name is not null": "spares writing null over null",
     "grant_permits: s.name not like 'closed/%'": "redundant: a closed gate has no room",
     "remove_values: g.namespace = of_namespace\n": "gates of others are locked for a moment",
@@ -335,6 +337,7 @@ def _is_comment(text: str, at: int) -> bool:
 
 WORDS = re.compile(r"--[^\n]*|'(?:[^']|'')*'|%\(\w+\)s|::?\w*|[A-Za-z_]\w*|[(),;]|\S")
 ENDS = {"returning", "order", "limit", "group", "for", "union", "on", "offset", ";", ")"}
+ENDS |= {"join", "left", "cross", "where", "then", "from", "as", ",", "$"}
 
 
 @dataclass
@@ -371,12 +374,19 @@ def conditions(statement: str, reads: bool = False) -> list[tuple[int, int]]:
             level.feeds_insert = False  # the condition that follows chooses an index
         elif word in ("update", "delete") and previous not in ("key", "for", "do"):
             level.verb, level.feeds_insert = word, False
+        elif word == "on" and reads and previous not in ("distinct", "conflict"):
+            parts, _ = _conjuncts(tokens, n + 1)
+            found += parts if len(parts) > 1 else []  # a join of all rows would not go unseen
+        if reads and word in ("when", "select", "(", "if", "elsif"):
+            parts, last = _conjuncts(tokens, n + 1)
+            is_test = word == "when" and last > n + 2  # of `case x when 1`, 1 is none
+            found += parts if len(parts) > 1 or is_test else []
         elif word == "where":
             parts, last = _conjuncts(tokens, n + 1)
             locks = last + 1 < len(tokens) and _is_lock(tokens, last)
             if level.verb in ("update", "delete") or level.feeds_insert or locks or reads:
                 found += parts
-    return found
+    return sorted(set(found))
 
 
 def _is_lock(tokens: list[re.Match[str]], end: int) -> bool:
@@ -399,7 +409,8 @@ def _conjuncts(tokens: list[re.Match[str]], first: int) -> tuple[list[tuple[int,
     n = first
     while n < len(tokens):
         word = tokens[n][0].lower()
-        if depth == 0 and not cases and word in ENDS:
+        is_end = word in ENDS and not (word == "from" and tokens[n - 1][0] == "distinct")
+        if depth == 0 and not cases and is_end:
             break
         depth += (word == "(") - (word == ")")
         cases += (word == "case") - (word == "end")
