@@ -139,6 +139,24 @@ def test_the_pause_has_its_count_its_error_and_a_row_in_the_trail(db: Db) -> Non
     ]
 
 
+def test_a_death_pauses_its_own_job_and_the_look_of_a_minute_those_of_its_namespace(db: Db) -> None:
+    # given jobs that are dying, of which one is of another namespace
+    jobs = [a_dying_job(db, name) for name in ("a", "b")]
+    there = a_dying_job(db, namespace="elsewhere")
+    runs = [an_end(db, job, "dead", NOON + n * SECOND) for job in (*jobs, there) for n in range(3)]
+
+    assert pause_dying(db, *runs[:3]) == ["a"]
+    assert pause_dying(db, *runs[6:]) == []
+    assert pause_dying(db) == ["b"]
+
+    reason = "3 dead runs in a row, the last is run {}: OSError: no route to host"
+    assert [definition(db, job).paused_reason for job in (*jobs, there)] == [
+        reason.format(runs[2]),
+        reason.format(runs[5]),
+        None,
+    ]
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -163,6 +163,18 @@ def test_a_hook_that_is_switched_off_gets_no_run_and_a_paused_one_waits(
     assert claim(ask) == []
 
 
+def test_a_hook_is_a_job_of_the_same_namespace(db: Db, ask: Ask) -> None:
+    job = a_job(db, "charge", schedule=None, on_dead=["page"], queue="own")
+    for namespace in ("default", "elsewhere"):
+        a_job(db, "page", schedule=None, namespace=namespace)
+    a_run(db, job, run_at=NOON - HOUR, queue="own")
+
+    end(ask, *claim(ask, "own"), "die")
+
+    found = db.execute("select namespace from yamlsched.job_runs where hook is not null")
+    assert [namespace for (namespace,) in found.fetchall()] == ["default"]
+
+
 def test_the_trigger_is_what_ended_then_and_the_run_as_it_is_now(db: Db, ask: Ask) -> None:
     # given a run that failed once, was retried by hand with another payload, and succeeded
     job = a_job(

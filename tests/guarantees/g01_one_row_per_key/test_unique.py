@@ -454,6 +454,21 @@ def test_a_retry_of_a_claimed_run_does_not_count_as_waiting(db: Db, worker: Work
     assert mail(db) == (second.run_id, False)
 
 
+def test_a_retry_counts_with_while_unfinished_or_if_nobody_had_claimed_it(
+    db: Db, worker: Worker
+) -> None:
+    a_unique_job(db, "to")
+    a_job(db, "index", schedule=None, unique_rule=Jsonb({"by": [], "while": "waiting"}))
+    claimed = mail(db)
+    worker.finish(worker.claim(1, now=now(db))[0], DEAD, now=now(db))
+    waited = yamlsched.enqueue(db, "index")
+    actions.cancel(db, [waited.run_id], "ann")
+
+    assert all(one.changed for one in actions.retry(db, [claimed.run_id, waited.run_id], "ann"))
+    assert mail(db) == (claimed.run_id, False)
+    assert yamlsched.enqueue(db, "index") == (waited.run_id, False)
+
+
 # -- hooks
 
 
