@@ -7,8 +7,6 @@
 -- read, at most `of_job` of both kinds, and `limit` in all: first of the jobs that have most.
 -- `examined` is how many runs of the job were read, of the kind that more were read of. The example
 -- is the run that failed last, a dead one if there is any, else one that is not finished.
--- `since_revision`: the revision of the first failure, if the run before it had another one, and
--- none of the hundred runs that failed last before it has such an error.
 with failed as materialized (
     select d.job_type, d.timezone, d.id as definition_id, e.id, e.failed_at, e.is_dead,
            count(*) over (partition by d.id, e.is_dead) as examined
@@ -28,15 +26,14 @@ with failed as materialized (
     order by count(*) over (partition by d.id) desc, d.id limit %(limit)s
 ), counted as (
     select x.job_type, x.timezone, x.definition_id, x.id, x.failed_at, x.is_dead, r.status,
-           coalesce(r.error_type, '') as error_type, coalesce(f.revision, r.revision) as revision,
+           coalesce(r.error_type, '') as error_type,
            coalesce(f.first_at, x.failed_at) as first_at, f.attempts,
            coalesce(f.last_at, x.failed_at) as last_at,
            regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host,
            max(x.examined) over (partition by x.job_type) as examined, count(*) over () as total
     from failed x join yamlsched.job_runs r on r.id = x.id
     cross join lateral (
-        select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at,
-               (array_agg(f.revision order by f.failed_at))[1] as revision
+        select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at
         from yamlsched.job_failures f where not %(only_dead)s and f.run_id = x.id
           and f.failed_at >= %(since)s and f.failed_at < %(until)s
     ) f
@@ -49,8 +46,7 @@ with failed as materialized (
            max(x.last_at) as last_at, max(x.examined) as examined, max(x.total) as total,
            (array_agg(x.id order by x.status = 'dead' desc, x.status in ('succeeded', 'cancelled'),
                       x.last_at desc, x.id desc))[1] as example_id,
-           array_remove((array_agg(distinct x.host))[:4], null) as hosts,
-           (array_agg(x.revision order by x.first_at, x.id))[1] as revision
+           array_remove((array_agg(distinct x.host))[:4], null) as hosts
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
     group by x.job_type, x.timezone, x.definition_id, x.error_type
@@ -58,14 +54,7 @@ with failed as materialized (
 select g.job_type, g.timezone, g.error_type, g.runs, g.dead, g.failing, g.recovered,
        g.attempts, g.first_at, g.last_at, g.example_id, g.examined, g.total,
        r.idempotency_key as example_key, r.last_error as example_error, g.hosts,
-       case when g.error_type <> all (array(
-              select coalesce(p.error_type, '') from yamlsched.job_runs p
-              where p.definition_id = g.definition_id and p.failed_at < g.first_at
-              order by p.failed_at desc limit 100))
-            and g.revision <> (
-              select p.revision from yamlsched.job_runs p
-              where p.definition_id = g.definition_id and p.finished_at < g.first_at
-              order by p.finished_at desc limit 1) then g.revision end as since_revision
+       yamlsched.what_changed(g.definition_id) as changed
 from grouped g join yamlsched.job_runs r on r.id = g.example_id
 order by g.last_at desc, g.job_type, g.error_type;
 

@@ -31,6 +31,7 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
         where r.definition_id = h.definition_id and r.dead_at is not null
           and r.scheduled_for = h.late_slot
         order by r.dead_at desc limit 1) as late_run_id, d.queue,
+       case when h.failure_streak > 0 then yamlsched.what_changed(h.definition_id) end as changed,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
               and h.next_slot_at is null then 'ended' else h.state end as state,
        d.skip_on, d.only_on

@@ -48,6 +48,7 @@ with taken as (
 select u.target, u.subject, u.definition_id is null as is_problem, u.since, u.ended_at, u.pause,
        u.dead_runs, u.told_runs, d.paused_after, u.found_since as late_since,
        u.events, u.what, u.shown_run as run_id, d.owner, r.locked_by, r.error_type, r.last_error,
+       case when r.id is not null then yamlsched.what_changed(d.id) end as changed,
        case when r.dead_at is not null and r.scheduled_for is null
             then (select count(*) from (select from yamlsched.job_runs o
                                         where o.definition_id = d.id and o.dead_at is not null

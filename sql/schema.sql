@@ -2004,6 +2004,30 @@ as $$
     where f.is_failing limit 1
 $$;
 
+-- Since which revision of the code the runs of a job fail, in words; null if they do not, or if
+-- that is the revision of the last run that succeeded. Runs are counted up to a thousand.
+create function yamlsched.what_changed(job bigint) returns text
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select format('fails since revision %s, %s ago; last good %s', bad.revision,
+                  case bad.runs when 1 then '1 run' else bad.runs || ' runs' end, good.revision)
+    from (select r.finished_at, r.revision from yamlsched.job_runs r
+          where r.definition_id = job and r.finished_at is not null and r.status = 'succeeded'
+          order by r.finished_at desc limit 1) good
+    cross join lateral (
+        select count(*) as runs, (array_agg(coalesce(
+                   (select a.revision from yamlsched.job_failures a
+                    where a.run_id = f.id and a.failed_at > good.finished_at
+                    order by a.failed_at limit 1), f.revision) order by f.failed_at))[1]
+                   as revision
+        from (select r.id, r.failed_at, r.revision from yamlsched.job_runs r
+              where r.definition_id = job and r.failed_at > good.finished_at
+                and r.status <> 'cancelled'
+              order by r.failed_at limit 1000) f
+    ) bad
+    where bad.revision <> good.revision
+$$;
+
 
 -- Views for psql and for monitoring
 

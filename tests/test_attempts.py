@@ -18,7 +18,7 @@ import pytest
 from support.command_line import Cli, command_line
 from support.project import Project, a_project
 from support.rows import a_job, a_run
-from yamlsched.ask import failures
+from yamlsched.ask import failures, health
 from yamlsched.db.query import now
 from yamlsched.worker.local import usage
 from yamlsched.worker.local.protocol import Memory
@@ -26,7 +26,7 @@ from yamlsched.worker.local.protocol import Memory
 pytestmark = pytest.mark.story
 
 Db = psycopg.Connection[Any]
-HOUR = timedelta(hours=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -87,25 +87,18 @@ def test_a_worker_that_is_lost_leaves_its_revision(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "earlier_error", "said"),
+    ("before", "said"),
     [
-        ("v1", None, True),
-        ("v2", None, False),  # its code had succeeded before
-        (None, None, False),  # nothing is known of the code before
-        ("v1", "OSError", False),  # the code before failed in the same way
-        ("v1", "KeyError", True),
+        ("v1", True),
+        ("v2", False),  # its code had succeeded before
+        (None, False),  # nothing is known of the code before
     ],
 )
-def test_a_failure_that_came_with_a_revision_is_reported_with_it(
-    db: Db, cli: Cli, before: str | None, earlier_error: str | None, said: bool
+def test_since_which_revision_a_job_fails_is_said_in_report_and_status(
+    db: Db, cli: Cli, before: str | None, said: bool
 ) -> None:
     at = now(db)
     job = a_job(db, overlap="allow")
-    if earlier_error:
-        a_run(
-            db, job, "succeeded", error_type=earlier_error, failed_at=at - 4 * HOUR, finished_at=at - 3 * HOUR,
-            revision="v0",
-        )  # fmt: skip
     a_run(db, job, "succeeded", finished_at=at - 2 * HOUR, revision=before)
     dead = a_run(db, job, "dead", failed_at=at - HOUR, finished_at=at - HOUR, revision="v2")
     db.execute(
@@ -114,12 +107,21 @@ def test_a_failure_that_came_with_a_revision_is_reported_with_it(
         [dead, at - HOUR],
     )
 
-    [group] = [one for one in failures.groups(db, "default", at - 2 * HOUR).groups if one.dead]
-    text = cli("report", "--since", "2h").out
+    a_run(db, job, "dead", failed_at=at - MINUTE, finished_at=at - MINUTE, revision="v3")
 
-    assert group.since_revision == ("v2" if said else None)
-    assert ("1 run died, first failure after revision v2: OSError" in text) is said
-    assert ("1 dead, first failure after revision v2" in text) is said
+    changed = "fails since revision v2, 2 runs ago; last good v1"
+    [of_job] = health.read(db, "default", HOUR).jobs
+    [group] = failures.groups(db, "default", at - 2 * HOUR).groups
+    report, status = cli("report", "--since", "2h").out, cli("status", "--check").out
+
+    assert of_job.changed == group.changed == (changed if said else None)
+    assert (f"2 runs died: OSError: no route to host; {changed}" in report) is said
+    assert (f"2 dead; {changed}" in report) is said
+    assert (changed in status) is said
+
+    # a job that has succeeded since fails no more
+    a_run(db, job, "succeeded", finished_at=at, revision="v3")
+    assert health.read(db, "default", HOUR).jobs[0].changed is None
 
 
 # -- what it used ------------------------------------------------------------------------------------------------------

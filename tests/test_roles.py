@@ -497,7 +497,7 @@ expected_until failing_run gates_of has_open_child has_succeeded is_awaited is_c
 is_failing is_inside is_silent is_still_dead is_worker job_to_enqueue late limit_line limit_value
 messages_due owed_slot queue_levels queue_load_of refuse_keys report_file retry_key rooms
 trigger_of unclaimed unfinished_slot unique_key upstream upstream_results valid_trace_context waited_for
-waits_elsewhere waits_for
+waits_elsewhere waits_for what_changed
 """
 WRITING = """
 block block_closed claim_gated continue_edits enqueue enqueue_hooks enqueue_many expire

@@ -248,7 +248,7 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
         several = "" if job.failing == 1 else f"{job.failing} runs are failing: "
         attempts = f"{job.failing_attempts} of {job.failing_max_attempts} attempts"
         error = _after_colon(job.failing_error_type, job.failing_error)
-        what = f"{name}: {several}run {run} has failed {attempts}{error}"
+        what = f"{name}: {several}run {run} has failed {attempts}{error}{_changed(job)}"
         yield Problem("failing", name, what, f"yamlsched show {run}", run, job.last_failure_at)
     if thresholds.max_streak is not None and job.attempt_streak > thresholds.max_streak:
         attempts = count(job.attempt_streak, "failed attempt")
@@ -279,11 +279,13 @@ def _dead(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         problems = [_dead_of_job(job, health, span) for job in jobs]
         if error_type and len(jobs) >= MIN_JOBS_OF_ONE_CAUSE:
             runs = sum(job.dead_within for job in jobs)
-            error = error_text(error_type, jobs[0].dead_error)
+            first = jobs[0]
+            error = error_text(error_type, first.dead_error)
+            error += f"; {first.job_type} {first.changed}" if first.changed else ""
             problem = one_cause(error_type, [job.job_type for job in jobs], runs, error, span)
             yield replace(
                 problem,
-                remedy=show_and_retry(jobs[0].dead_run_id, problem.remedy),
+                remedy=show_and_retry(first.dead_run_id, problem.remedy),
                 since=min(job.dead_since or LAST for job in jobs),
                 held_up=sum(each.held_up for each in problems),
                 owner=join_first(sorted({job.owner for job in jobs if job.owner}), MAX_NAMES),
@@ -299,7 +301,8 @@ def _dead_of_job(job: JobHealth, health: Health, span: str) -> Problem:
     error = _after_colon(job.dead_error_type, job.dead_error)
     waits = list(dict.fromkeys(each.job_type for each in health.held_up if each.upstream == name))
     held_up = f"; holds up {join_first(waits, MAX_NAMES)}" if waits else ""
-    what = f"{name}: {count(job.dead_within, 'run')} died within {span}{error}{held_up}"
+    what = f"{name}: {count(job.dead_within, 'run')} died within {span}{error}"
+    what += f"{_changed(job)}{held_up}"
     which = None if is_one else f"--dead --job {name} --since {span}"
     remedy = show_and_retry(run, which)
     return Problem("dead", name, what, remedy, run if is_one else None, job.dead_since, len(waits))
@@ -315,6 +318,10 @@ def _late(job: JobHealth, since: datetime, health: Health) -> Problem:
         remedy = show_and_retry(run)
     waits = [each.job_type for each in health.held_up if each.run_id == run]
     return Problem("late", name, what, remedy, run, since, len(waits))
+
+
+def _changed(job: JobHealth) -> str:
+    return f"; {job.changed}" if job.changed else ""
 
 
 def _after_colon(error_type: str | None, message: str | None) -> str:

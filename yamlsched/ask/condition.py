@@ -105,6 +105,8 @@ def _outcomes(row: JobHealth, now: Health, failed: StoredRun | None) -> Iterator
             f"last failure: run {failed.id}, {failed.status}, {ago}"
             f" ago{f': {error}' if error else ''}"
         )
+        if row.changed:
+            yield row.changed
         if row.attempt_streak > 1:
             runs = count(row.failure_streak, "run")
             yield f"since the last success {runs} failed, with {row.attempt_streak} attempts"

@@ -51,8 +51,7 @@ class FailureGroup:
     example_key: str | None
     example_error: str | None
     hosts: list[str]  # of the latest attempts of its runs: four at most
-    # that of the first failure, if it is the first of its type, and the run before had another one
-    since_revision: str | None
+    changed: str | None  # since which revision the job fails, in words
 
 
 MAX_OF_JOB, MAX_FAILED = 1_000, 5_000
@@ -127,15 +126,6 @@ def example(group: FailureGroup) -> str:
     ) + hosts
 
 
-def with_revision(text: str, group: FailureGroup) -> str:
-    """Return what is said of ``group``, and with which code it came, if that is known."""
-    return (
-        f"{text}, first failure after revision {group.since_revision}"
-        if group.since_revision
-        else text
-    )
-
-
 def how_they_ended(group: FailureGroup) -> str:
     """Return what became of the runs, the worst first: "3 dead, 1 retrying, 12 recovered"."""
     cancelled = group.runs - group.dead - group.failing - group.recovered
@@ -145,7 +135,8 @@ def how_they_ended(group: FailureGroup) -> str:
         (group.recovered, "recovered"),
         (cancelled, "cancelled"),
     )
-    return with_revision(", ".join(f"{number} {name}" for number, name in parts if number), group)
+    ended = ", ".join(f"{number} {name}" for number, name in parts if number)
+    return f"{ended}; {group.changed}" if group.changed and group.dead + group.failing else ended
 
 
 def section(
@@ -216,8 +207,9 @@ def _problem_of_many_jobs(
 
 def _problem_of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
     number = f"{group.dead}{'+' if is_bounded else ''}"
-    died = with_revision(f"{number} run{'' if number == '1' else 's'} died", group)
-    what = f"{group.job_type}: {died}: {example(group)}"
+    died = f"{number} run{'' if number == '1' else 's'} died"
+    changed = f"; {group.changed}" if group.changed else ""
+    what = f"{group.job_type}: {died}: {example(group)}{changed}"
     remedy = show_and_retry(group.example_id, _which(group, since))
     run, error_type = group.example_id, group.error_type
     return Problem("dead", group.job_type, what, remedy, run, error_type=error_type)

@@ -90,6 +90,7 @@ class JobHealth(NamedTuple):
     late_slot: datetime | None
     late_run_id: int | None  # the dead run of that slot
     queue: str
+    changed: str | None  # since which revision it fails, in words
     state: str
 
     @property
@@ -379,7 +380,8 @@ def note(job: JobHealth, health: Health) -> str:
     if job.late_since:
         return f"since {rfc3339(job.late_since, 'seconds')}: {job.late_why}"
     if job.failure_streak:
-        return error_text(job.last_error_type, job.last_error)
+        error = error_text(job.last_error_type, job.last_error)
+        return "; ".join(part for part in (error, job.changed) if part)
     if held_up := [each for each in health.held_up if each.job_type == job.job_type]:
         return f"held up by {held_up[0].because(health.now)}"
     if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:

@@ -1,4 +1,4 @@
-"""A problem that needs attention: how severe it is, and the command that shows or fixes it. Pure."""
+"""A problem that needs attention: how severe it is, and the command that helps. Pure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from support.notes import (
     rows_of,
     story,
 )
-from support.rows import a_job, value
+from support.rows import a_job, a_run, value
 from yamlsched.act import notes
 from yamlsched.ask.problem import Thresholds
 from yamlsched.extras.notify import sending
@@ -59,6 +59,19 @@ def test_a_send_that_fails_is_tried_again_later_each_time_and_given_up_after_a_d
     story.later(2 * HOUR)
     assert story.send() == []
     assert story.row("backup") is None
+
+
+def test_a_message_says_since_which_revision_the_job_fails(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    a_run(db, job, "succeeded", finished_at=SLOT - HOUR, revision="c80a019d")
+    story.die(job, SLOT)
+    db.execute("update yamlsched.job_runs set revision = 'aea1a87f' where status = 'dead'")
+
+    story.send()
+
+    changed = "fails since revision aea1a87f, 1 run ago; last good c80a019d"
+    assert changed in story.messages[0].text.splitlines()
 
 
 def test_a_send_that_fails_is_an_error_of_its_target_alone(

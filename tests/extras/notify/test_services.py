@@ -48,7 +48,7 @@ def a_message() -> Message:
     note = Note(
         target="ops", subject="backup", is_problem=False, since=NOW, ended_at=None, pause=timedelta(hours=1),
         dead_runs=1, told_runs=0, paused_after=None, late_since=None, events=["dead"], what=None, run_id=7, owner=HOSTILE,
-        locked_by=f"{HOSTILE}:1:a", error_type="KeyError", last_error=HOSTILE, dead_of_job=None,
+        locked_by=f"{HOSTILE}:1:a", error_type="KeyError", last_error=HOSTILE, changed=HOSTILE, dead_of_job=None,
     )  # fmt: skip
     title, text, is_good = compose([note], "default", "@channel", None)
     return Message("ops", "A_URL", title, text, is_good, [note])

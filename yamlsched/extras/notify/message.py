@@ -50,6 +50,7 @@ class Note(NamedTuple):
     locked_by: str | None
     error_type: str | None
     last_error: str | None
+    changed: str | None
     dead_of_job: int | None
 
     @property
@@ -132,7 +133,7 @@ def _one(note: Note, namespace: str) -> tuple[str, list[str]]:
     title = f"{note.subject} {note.state}" if note.ended_at else f"{note.subject}: {note.state}"
     lines = [f"job {note.subject}" + (f", owner {note.owner}" if note.owner else ""), note.duration]
     if note.run_id and note.kind in OF_A_RUN:
-        lines += [f"run {note.run_id}{_on(note)}: {_error(note, 500)}"]
+        lines += [f"run {note.run_id}{_on(note)}: {_error(note, 500)}", note.changed or ""]
         lines += [f"the job has {_runs(note.dead_of_job, 'dead ')}" if note.dead_of_job else ""]
         lines += [f"yamlsched show {note.run_id}{name}"]
         lines += [f"yamlsched retry {note.run_id}{name}" if note.kind == "dead" else ""]
