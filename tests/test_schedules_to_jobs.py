@@ -416,7 +416,7 @@ CRON = {"handler": "a.b", "cron": "@daily"}
 @example({"version": 1, "jobs": {"a": {**CRON, "backoff": {"delays": ["1m"]}}}})
 @example({"version": 1, "jobs": {"a": {"handler": "a.b", "spread": "1m"}}})
 @example({"version": 1, "jobs": {"a": {"handler": "a.b\n"}}})
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_load_rejects_exactly_what_the_schema_rejects(document: Any):
     is_valid = jsonschema.Draft7Validator(SCHEMA).is_valid(document) and not ends_in_a_line_break(
         document

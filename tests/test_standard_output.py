@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_full_disk_under_standard_output_is_one_line_and_an_environment_failure(
     words: list[str], folder: Path
@@ -41,6 +42,7 @@ def test_a_full_disk_under_standard_output_is_one_line_and_an_environment_failur
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_reader_that_has_exited_is_no_finding(words: list[str], folder: Path) -> None:
     reading, writing = os.pipe()

@@ -433,7 +433,7 @@ def story(*steps: str, job: str = "backup") -> list[tuple[str, str]]:
         *story("be late", "an hour"),
     ]
 )
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(steps=st.lists(STEP, min_size=5, max_size=15))
 def test_each_target_is_told_what_the_rules_say_and_nothing_else(
     a_world: Callable[[], World], steps: list[tuple[str, str]]

@@ -122,7 +122,7 @@ INSTANTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(
 )
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     before=FILES,
     after=FILES,

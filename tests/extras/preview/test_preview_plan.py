@@ -148,7 +148,7 @@ JOBS = st.dictionaries(
 
 
 @pytest.mark.story
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     files=st.lists(JOBS, min_size=2, max_size=5),
     pauses=st.lists(st.sampled_from(["", "x", "y"]), min_size=5, max_size=5),

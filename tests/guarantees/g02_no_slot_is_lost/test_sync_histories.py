@@ -308,7 +308,7 @@ def clear(db: Db) -> None:
         db.execute(f"delete from yamlsched.{table}".encode())
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     start=st.sampled_from(STARTS),
     first=some_jobs,
