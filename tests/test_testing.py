@@ -23,6 +23,7 @@ from yamlsched.testing import (
     Enqueue,
     FakeRun,
     Trigger,
+    assert_enqueued,
     call,
     call_command,
     delete_runs,
@@ -290,3 +291,29 @@ def test_a_prepared_database_takes_runs_and_the_next_test_finds_none(
         file.write_text("version: 1\njobs:\n  purge: {handler: nowhere.at_all}\n")
         with pytest.raises(Refused, match="nowhere"):
             prepare_database(dsn, file)
+
+
+def test_what_was_enqueued_is_found_before_the_commit_by_a_part_of_its_payload(
+    server: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\njobs:\n  mail: {handler: mail.send}\n")
+    (tmp_path / "mail.py").write_text("def send(order, to): ...\n")
+    with temporary_database(server, "template0") as dsn:
+        prepare_database(dsn, file)
+        with psycopg.connect(dsn) as connection:
+            enqueue(connection, "mail", {"order": 7, "to": ["ada"]})
+
+            assert_enqueued(connection, "mail")
+            assert_enqueued(connection, "mail", {"order": 7})
+            for job, payload in (("mail", {"order": 8}), ("mail", {"from": "ada"}), ("post", {})):
+                with pytest.raises(AssertionError, match=f"no run of {job} has "):
+                    assert_enqueued(connection, job, payload)
+            with pytest.raises(
+                AssertionError, match=r"its runs have \[\{'to': \['ada'\], 'order': 7"
+            ):
+                assert_enqueued(connection, "mail", {"order": 8})
+            connection.rollback()
+
+            with pytest.raises(AssertionError, match=r"its runs have \[\]"):
+                assert_enqueued(connection, "mail")

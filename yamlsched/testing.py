@@ -18,7 +18,7 @@ import inspect
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,9 +26,10 @@ from typing import Any, Literal, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
 
 from yamlsched import db, jsonb, plugin_manager
-from yamlsched.db.query import execute
+from yamlsched.db.query import execute, load
 from yamlsched.errors import Refused
 from yamlsched.handler import programs
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
@@ -37,6 +38,7 @@ from yamlsched.handler.run import AttemptState, Run
 from yamlsched.handler.run import Trigger as Trigger
 from yamlsched.handler.run import UpstreamRun as UpstreamRun
 from yamlsched.runs import enqueue
+from yamlsched.runs.frameworks import Sync, driver_connection
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule import include
@@ -50,6 +52,7 @@ __all__ = [
     "Enqueue",
     "FakeRun",
     "Progress",
+    "assert_enqueued",
     "call",
     "call_command",
     "delete_runs",
@@ -107,6 +110,19 @@ def delete_runs(dsn: str) -> None:
     """
     with db.connect(dsn) as connection:
         execute(connection, "testing.delete_runs")
+
+
+def assert_enqueued(connection: Sync, job: str, payload: Mapping[str, Any] | None = None) -> None:
+    """Fail unless a run of ``job`` was enqueued whose payload has all of ``payload``.
+
+    ``connection`` is what ``yamlsched.enqueue`` takes; its transaction may still be open.
+    """
+    parameters = {"job": job, "payload": json.dumps(payload or {})}
+    with psycopg.Cursor(driver_connection(connection), row_factory=tuple_row) as cursor:
+        runs = cursor.execute(load("testing")["enqueued"], parameters).fetchall()
+    if not any(matches for _, matches in runs):
+        payloads = [payload for payload, _ in runs]
+        raise AssertionError(f"no run of {job} has {payload or {}}; its runs have {payloads}")
 
 
 def _database(dsn: str) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from app.models import Customer, Order, PointsEntry, Product
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from yamlsched.testing import FakeRun, call
+from yamlsched.testing import FakeRun, assert_enqueued, call
 
 
 @pytest.fixture
@@ -39,10 +39,12 @@ def test_an_order_that_commits_has_its_runs_and_one_that_is_rolled_back_has_none
 ) -> None:
     before = runs()
 
-    assert client.post("/orders", json=new).status_code == 201
+    order = client.post("/orders", json=new).json()["order"]
     assert client.post("/orders", json=new).status_code == 409
 
     assert runs() == before + 2
+    with Session() as session:
+        assert_enqueued(session, "send_receipt", {"order_id": order})
 
 
 def test_points_are_added_once_if_the_first_commit_fails(new: dict[str, int]) -> None:
