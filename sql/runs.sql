@@ -433,14 +433,6 @@ left join (select distinct u.name from unnest(%(names)s::text[]) as u (name)) n
     on n.name = d.job_type
 where d.namespace = %(namespace)s;
 
--- name: due
--- How many runs may be claimed, counted up to a limit: shown as progress.
-select count(*) as runs
-from (select from yamlsched.job_runs r
-      where r.namespace = %(namespace)s and r.blocked_on is null and r.finished_at is null
-        and r.run_at <= clock_timestamp() and r.locked_until is null
-      limit %(most)s) d;
-
 -- name: listen
 -- Enqueues and syncs notify this channel; the payload is the namespace.
 listen yamlsched;

@@ -44,9 +44,6 @@ class ScriptedExecutor:
     def capacity(self) -> Capacity:
         return Capacity(parallel=10, total=10, held=0)
 
-    def running(self) -> int:
-        return 0
-
     def stop(self, attempts: Iterable[Attempt], grace: float) -> None: ...
     def release_unstarted(self) -> None: ...
     def release_idle_capacity(self) -> None: ...

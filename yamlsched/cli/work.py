@@ -83,6 +83,6 @@ def command(
     if reloads and not is_loop:
         raise click.UsageError("--reload requires --loop")
     configure_log(settings)
-    tasks = [companions.show, *([companions.reload_on_change] if reloads else [])]
+    tasks = [companions.reload_on_change] if reloads else []
     result = flow(target(settings, options, migrate), limits(options), show_messages, *tasks)
     return FINDINGS if result.has_findings else OK

@@ -273,10 +273,3 @@ def scope(
     assert row is not None
     timeouts = zip(row.ids, row.timeouts, strict=True)
     return ClaimScope(row.newest, tuple(sorted(row.others)), revision, tuple(timeouts))
-
-
-async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:
-    """Return how many runs are due, at most ``most``."""
-    cursor = await connection.execute(load("runs")["due"], {"namespace": namespace, "most": most})
-    row: Any = await cursor.fetchone()
-    return min(most, int(row.runs))

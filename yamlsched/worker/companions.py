@@ -1,4 +1,4 @@
-"""What runs beside a worker: the status line of a terminal, systemd's notifications, reloads."""
+"""What runs beside a worker: systemd's notifications, reloads."""
 
 from __future__ import annotations
 
@@ -7,58 +7,8 @@ import contextlib
 import os
 import signal
 import socket
-import sys
-from functools import partial
 
-import psycopg
-
-from yamlsched.runs.lifecycle import Status
-from yamlsched.worker import claiming, clock
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
-from yamlsched.worker.stderr import NonBlockingStderr
 from yamlsched.worker.worker import Worker
-
-INTERVAL_SECONDS = 0.5
-MAX_COUNTED = 10_000  # due runs
-
-
-async def show(worker: Worker) -> None:
-    """Keep the status line up to date, if stderr is a terminal, until the worker ends."""
-    stderr = sys.stderr
-    if not isinstance(stderr, NonBlockingStderr) or not stderr.isatty():
-        return
-    session = WorkerSession(Database(worker.workload.dsn), WORKER_SETTINGS)
-    count_due = partial(claiming.due, namespace=worker.workload.namespace, most=MAX_COUNTED)
-    finished_before, counted_at = 0, clock.now()
-    rate = 0.0
-    try:
-        while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
-            try:
-                due = await session.run(count_due, INTERVAL_SECONDS)
-            except (Unanswered, psycopg.Error):
-                due = None
-            finished, now = sum(worker.report.states.values()), clock.now()
-            rate += 0.5 * ((finished - finished_before) / (now - counted_at) - rate)
-            finished_before, counted_at = finished, now
-            running = sum(executor.running() for executor in worker.queues.executors)
-            succeeded = worker.report.states[Status.SUCCEEDED]
-            stderr.show(line(succeeded, finished, running, due, rate))
-    finally:
-        stderr.show("")
-        await session.drop()
-
-
-def line(succeeded: int, finished: int, running: int, due: int | None, rate: float) -> str:
-    """Return the text of the status line.
-
-    >>> line(118, 120, 4, 10_000, 36.4)
-    '120 done (2 not succeeded), 4 running, over 10000 due, 36/s'
-    """
-    others = f" ({finished - succeeded} not succeeded)" if finished > succeeded else ""
-    waiting = "" if due is None else f", {'over ' if due >= MAX_COUNTED else ''}{due} due"
-    return f"{finished} done{others}, {running} running{waiting}, {rate:.0f}/s"
-
 
 MAX_INTERVAL_SECONDS = 1.0
 WATCH_INTERVAL_SECONDS = 0.5

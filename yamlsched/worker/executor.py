@@ -69,9 +69,6 @@ class Executor(Protocol):
     def capacity(self) -> Capacity:
         """Return how many attempts it can take; may reserve shared permits for them."""
 
-    def running(self) -> int:
-        """Return how many attempts are executing."""
-
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
         """Stop ``attempts``, whose ``stopped`` is the reason; kill them after ``grace`` seconds.
 

@@ -17,11 +17,10 @@ MAX_WRITE_BYTES = 4_096  # a pipe that reports that it is writable takes as many
 FULL_BYTES = 1 << 20  # unwritten: what handlers print is left out then
 MAX_BUFFER_BYTES = 1 << 22  # likewise, and more is dropped
 CLOSE_TIMEOUT_SECONDS = 2.0  # for the last lines to be read, at the end of the process
-CLEAR_LINE = b"\r\x1b[K"
 
 
 class NonBlockingStderr:
-    """Replaces ``sys.stderr``. ``show`` keeps a status line below the other lines of a terminal."""
+    """Replaces ``sys.stderr``."""
 
     encoding, errors = "utf-8", "backslashreplace"
 
@@ -32,8 +31,6 @@ class NonBlockingStderr:
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._is_scheduled = self._is_waiting = self._is_closed = False
-        self._status = b""
-        self._is_at_start = True
 
     @property
     def is_full(self) -> bool:
@@ -42,19 +39,12 @@ class NonBlockingStderr:
 
     def write(self, text: str) -> int:
         """Buffer ``text``; it is written soon."""
-        content = text.encode(self.encoding, self.errors)
-        if self._status:
-            content = (CLEAR_LINE if self._is_at_start else b"") + content
-            content += self._status if content.endswith(b"\n") else b""
-        self._is_at_start = text.endswith("\n")
-        self._append(content)
+        if not self._is_closed and len(self._buffer) <= MAX_BUFFER_BYTES:
+            self._buffer += text.encode(self.encoding, self.errors)
+            if not self._is_scheduled and not self._is_waiting:
+                self._is_scheduled = True
+                self._loop.call_soon(self._write_some)
         return len(text)
-
-    def show(self, status: str) -> None:
-        """Show ``status`` as the last line of the terminal; an empty one removes it."""
-        self._status = status.encode(self.encoding, self.errors)
-        if self._is_at_start:
-            self._append(CLEAR_LINE + self._status)
 
     def flush(self) -> None:
         """Do nothing: lines are written as soon as they are read."""
@@ -64,14 +54,6 @@ class NonBlockingStderr:
 
     def fileno(self) -> int:
         return self._descriptor
-
-    def _append(self, content: bytes) -> None:
-        if self._is_closed or len(self._buffer) > MAX_BUFFER_BYTES:
-            return
-        self._buffer += content
-        if not self._is_scheduled and not self._is_waiting:
-            self._is_scheduled = True
-            self._loop.call_soon(self._write_some)
 
     def _write_some(self) -> None:
         self._is_scheduled = False
@@ -100,8 +82,6 @@ class NonBlockingStderr:
 
     def close(self) -> None:
         """Write the rest, unless its reader is too slow."""
-        if self._status:
-            self.show("")
         while self._buffer and self._poll.poll(CLOSE_TIMEOUT_SECONDS * 1000):
             try:
                 del self._buffer[: os.write(self._descriptor, self._next_piece())]
