@@ -647,22 +647,77 @@ def test_published_cases_of_other_implementations(source, text, zone, after, exp
     assert [f"{next(found).at:%m-%d %H:%M}" for _ in expected] == expected, source
 
 
-def table_of_real_dates() -> list[list[str]]:
+RARE_DATES = [
+    (
+        "America/New_York",
+        "2026-03-08",
+        "0 1-4 * * *",
+        "2026-03-08T06:00Z 2026-03-08T07:00Z 2026-03-08T08:00Z",
+        False,
+    ),
+    ("Australia/Lord_Howe", "2026-04-05", "45 1 * * *", "2026-04-04T14:45Z", True),
+    (
+        "Australia/Lord_Howe",
+        "2026-04-05",
+        "*/15 1 * * *",
+        "2026-04-04T14:00Z 2026-04-04T14:15Z 2026-04-04T14:30Z "
+        "2026-04-04T14:45Z 2026-04-04T15:00Z 2026-04-04T15:15Z",
+        False,
+    ),
+    ("Australia/Lord_Howe", "2026-10-04", "15 2 * * *", "2026-10-03T15:30Z", True),
+    ("Australia/Lord_Howe", "2026-10-04", "*/20 2 * * *", "2026-10-03T15:40Z", False),
+    ("America/Santiago", "2026-04-04", "30 23 * * *", "2026-04-05T02:30Z", True),
+    (
+        "America/Santiago",
+        "2026-04-04",
+        "*/30 23 * * *",
+        "2026-04-05T02:00Z 2026-04-05T02:30Z 2026-04-05T03:00Z 2026-04-05T03:30Z",
+        False,
+    ),
+    ("America/Santiago", "2026-09-06", "0 0 * * *", "2026-09-06T04:00Z", True),
+    ("America/Santiago", "2026-09-06", "*/30 0 * * *", "", False),
+    ("Africa/Cairo", "2026-04-24", "30 0 * * *", "2026-04-23T22:00Z", True),
+    ("Africa/Cairo", "2026-04-24", "0 0,1 * * *", "2026-04-23T22:00Z", False),
+    ("Africa/Cairo", "2026-10-29", "30 23 * * *", "2026-10-29T20:30Z", True),
+    ("Pacific/Apia", "2011-12-29", "0 2 * * *", "2011-12-29T12:00Z", True),
+    ("Pacific/Apia", "2011-12-30", "* * * * *", "", False),
+    ("Pacific/Apia", "2011-12-31", "0 2 * * *", "2011-12-30T12:00Z", True),
+]
+"""Zone, local date, expression, slots, and whether the key has the date; else it has the minute."""
+
+
+def table_of_real_dates() -> list[tuple[str, str, str, list[str], list[str]]]:
+    """Return the rows of the page: zone, date, expression, slots and keys."""
     lines = DOCUMENT.read_text().splitlines()
     start = lines.index("| zone | date | cron | slots (UTC) | keys of job `x` | why |")
     rows = []
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        cells = [cell.strip() for cell in line.replace("`", "").replace("—", "").split("|")[1:-1]]
+        rows.append((*cells[:3], *(re.findall(r"[^, ]+", cell) for cell in cells[3:5])))
     return rows
 
 
+def rare_dates() -> list[tuple[str, str, str, list[str], list[str]]]:
+    return [
+        (
+            zone,
+            day,
+            cron,
+            text.split(),
+            [f"x:{day}"] if is_date else [f"x:{one}" for one in text.split()],
+        )
+        for zone, day, cron, text, is_date in RARE_DATES
+    ]
+
+
 @pytest.mark.parametrize(
-    "row", table_of_real_dates(), ids=lambda row: f"{row[0]} {row[1]} {row[2]}"
+    "zone, day, cron, expected, keys",
+    [*table_of_real_dates(), *rare_dates()],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_table_of_the_page_is_correct(row):
-    zone, day, cron, expected, keys, _ = (cell.replace("`", "") for cell in row)
+def test_the_slots_and_keys_of_real_dates_are_those_of_the_page(zone, day, cron, expected, keys):
     noon = datetime.fromisoformat(day).replace(tzinfo=UTC) + DAY / 2
 
     found = [
@@ -671,12 +726,8 @@ def test_the_table_of_the_page_is_correct(row):
         if slot.at.astimezone(ZoneInfo(zone)).date().isoformat() == day
     ]
 
-    assert [f"{slot.at:%Y-%m-%dT%H:%MZ}" for slot in found] == [
-        one for one in re.split(r",\s*", expected) if one != "—"
-    ]
-    assert [slot_key("x", parse_cron(cron), slot) for slot in found] == [
-        one for one in re.split(r",\s*", keys) if one != "—"
-    ]
+    assert [f"{slot.at:%Y-%m-%dT%H:%MZ}" for slot in found] == expected
+    assert [slot_key("x", parse_cron(cron), slot) for slot in found] == keys
 
 
 def test_the_left_end_is_open_and_the_right_end_is_closed():
