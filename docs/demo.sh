@@ -25,5 +25,5 @@ echo
 echo "The handlers wrote mails, reports and the cache to var/. Next, try:"
 echo "    $yamlsched status          the health of all jobs"
 echo "    $yamlsched show 1          a run with its attempts"
-echo "    $yamlsched next            coming slots"
+echo "    $yamlsched next            the next slot of each job"
 echo "    $yamlsched web             the same as a page, on http://127.0.0.1:8040/"

@@ -123,6 +123,21 @@ def test_slots_of_all_jobs_are_sorted_by_time(cli: Cli) -> None:
     assert '"only_there" is disabled without an environment' in err
 
 
+def test_without_a_number_each_job_has_one_line_by_time(cli: Cli) -> None:
+    minutely = '  minutely: {handler: a.b, cron: "* * * * *"}\n'
+    never = '  never: {handler: a.b, cron: "0 0 30 2 *"}\n'
+    Path("schedules.yaml").write_text(FILE + minutely + never)
+
+    code, out, _ = cli("next", "--from", "2026-01-11T12:00Z")
+
+    assert code == 1  # a day that no month has
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "minutely",
+        "cleanup_nightly",
+        "report",
+    ]
+
+
 def test_one_job_is_shown_in_its_own_zone(cli: Cli) -> None:
     Path("schedules.yaml").write_text(FILE)
 

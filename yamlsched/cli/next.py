@@ -22,13 +22,14 @@ from yamlsched.timetable.calendars import without_skipped
 from yamlsched.timetable.cron import Cron, parse_cron
 from yamlsched.timetable.keys import offset
 from yamlsched.timetable.times import TimeInput, short_utc
-from yamlsched.timetable.upcoming import ScheduledJob, Upcoming, merge
+from yamlsched.timetable.upcoming import ScheduledJob, Upcoming, merge, next_of_each
 from yamlsched.timetable.words import in_words
 from yamlsched.timetable.zones import zone
 
 NAMELESS = "x"
 """The job's name in the keys of an expression without a job."""
 
+DEFAULT_NUMBER = 10
 MAX_NAMES = 8
 """Jobs that a message names."""
 MIN_SHOWN_MINUTES, MAX_SHOWN_MINUTES = 5, 15
@@ -36,7 +37,7 @@ MIN_SHOWN_MINUTES, MAX_SHOWN_MINUTES = 5, 15
 MAX_SHOWN_NAMES = 6
 """Jobs that are named of each."""
 
-HELP = """Show the next slots of JOB, of all jobs, or of a cron expression.
+HELP = """Show the next slot of each job, or the next ten of JOB or of a cron expression.
 
 Each slot has its key, and a note: a clock change that affects it, the jobs that it waits for.
 --cron needs no file.
@@ -63,7 +64,9 @@ updates its events.
         " tomorrow, or 2h (from now)."
     ),
 )
-@click.option("-n", "number", type=click.IntRange(1, 100_000), help="Number of slots (10).")
+@click.option(
+    "-n", "number", type=click.IntRange(1, 100_000), help="Number of slots, of all jobs together."
+)
 @click.option(
     "--days", type=click.IntRange(1, 366), help="Show all slots of this many days, as a calendar."
 )
@@ -98,7 +101,12 @@ def command(
             job._replace(cron=without_skipped(job.cron, job.skip_on, job.only_on)) for job in jobs
         ]
     until = after + timedelta(days=days) if days else None
-    coming = merge(jobs, after, until) if days else islice(merge(jobs, after), number or 10)
+    if days:
+        coming = merge(jobs, after, until)
+    elif number or job or expression or settings.format == "ics":
+        coming = islice(merge(jobs, after), number or DEFAULT_NUMBER)
+    else:
+        coming = next_of_each(jobs, after)
     if settings.wants_json:
         names = ("job_type", "scheduled_for", "local", "key", "note")
         slots = [

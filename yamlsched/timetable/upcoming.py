@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -83,6 +84,12 @@ def merge(
     return heapq.merge(
         *(_upcoming(job, after, until) for job in jobs), key=attrgetter("scheduled_for", "job_type")
     )
+
+
+def next_of_each(jobs: Iterable[ScheduledJob], after: datetime) -> Iterator[Upcoming]:
+    """Yield the first slot of each job after ``after``, by time and then by name."""
+    first = (list(islice(_upcoming(job, after, None), 1)) for job in jobs)
+    return heapq.merge(*first, key=attrgetter("scheduled_for", "job_type"))
 
 
 def starts(job: ScheduledJob, after: datetime, until: datetime) -> Iterator[Upcoming]:
