@@ -886,6 +886,7 @@ create function yamlsched.enqueue_many(
 ) returns table ("position" integer, run_id bigint, created boolean)
     language plpgsql
     security definer                     -- an enqueuer may call this and touch no table
+    set enable_seqscan = off             -- each key is a probe, however small the table was
 as $$
 #variable_conflict use_variable
 declare

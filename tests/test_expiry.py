@@ -166,12 +166,13 @@ def test_of_some_runs_those_end_that_have_expired_and_that_no_other_session_has(
     job, slower = a_job(db, **EXPIRES), a_job(db, "b", schedule=None, expires_after=20 * MINUTE)
     expired, held, begun = a_run(db, job, **OLD), a_run(db, job, **OLD), a_run(db, job, "running")
     young, never = a_run(db, slower, **OLD), a_run(db, a_job(db, "c", schedule=None), **OLD)
+    cancelled = a_run(db, job, "cancelled", **OLD)
     runs = [expired, held, begun, young, never]
     db.execute("set lock_timeout = '2s'")
 
     with psycopg.connect(dsn) as other:
         other.execute("select from yamlsched.job_runs where id = %s for no key update", [held])
-        db.execute("select yamlsched.expire('default', %s, %s)", [runs, NOW])
+        db.execute("select yamlsched.expire('default', %s, %s)", [[*runs, cancelled], NOW])
 
     assert [states(db)[run][0] for run in runs] == [
         "cancelled",
@@ -180,6 +181,7 @@ def test_of_some_runs_those_end_that_have_expired_and_that_no_other_session_has(
         "queued",
         "queued",
     ]
+    assert states(db)[cancelled] == ("cancelled", None)
 
 
 def test_an_edit_counts_at_once(db: Db, worker: Worker) -> None:

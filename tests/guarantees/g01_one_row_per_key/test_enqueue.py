@@ -174,6 +174,21 @@ def test_ten_thousand_runs_are_created_by_one_statement_in_their_order(db, job):
     )
 
 
+def test_a_batch_reads_its_keys_through_indexes_if_the_table_was_analyzed_empty(own_dsn, db_of):
+    db = db_of(own_dsn)
+    a_job(db, "mail")
+    db.execute("vacuum analyze yamlsched.job_runs, yamlsched.used_keys")
+
+    with db.transaction():
+        yamlsched.enqueue_many(db, "mail", [{}] * 50, [str(n) for n in range(50)])
+        read = db.execute(
+            "select relname, seq_scan from pg_stat_xact_user_tables"
+            " where relname in ('job_runs', 'used_keys') order by relname"
+        ).fetchall()
+
+    assert [tuple(row) for row in read] == [("job_runs", 0), ("used_keys", 0)]
+
+
 @settings(max_examples=30)
 @given(
     batches=st.lists(
