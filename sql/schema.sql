@@ -975,8 +975,7 @@ as $$
     with hook as materialized (
         select h, r.id, r.status, r.attempts, r.trace_context,
                case when is_unique then (yamlsched.unique_keys(h, array[h.payload]))[1]
-                    when h.unique_rule is not null then yamlsched.unique_key(h, h.payload)
-               end as unique_key
+                    else yamlsched.unique_key(h, h.payload) end as unique_key
         from yamlsched.job_runs r
         join yamlsched.job_definitions d on d.id = r.definition_id
         cross join lateral unnest(case r.status when 'dead' then d.on_dead
@@ -988,7 +987,7 @@ as $$
         select w.* from hook w where is_unique or w.unique_key is null
         union all
         (select distinct on (w.unique_key) w.* from hook w
-         where not is_unique and not exists (
+         where not exists (
              select from yamlsched.job_runs u
              where u.unique_key = w.unique_key and u.finished_at is null)
          order by w.unique_key, w.id)
@@ -1046,8 +1045,7 @@ as $$
                'result', r.result::text)
     from (select split_part(h.idempotency_key, ':', 4)::integer as attempt) k
     join yamlsched.job_runs r on r.id = h.parent_id
-    left join yamlsched.job_failures f
-        on f.run_id = r.id and f.attempt = k.attempt and h.hook <> 'succeeded'
+    left join yamlsched.job_failures f on f.run_id = r.id and f.attempt = k.attempt
 $$;
 
 

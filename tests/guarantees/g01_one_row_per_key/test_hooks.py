@@ -182,6 +182,12 @@ def test_the_trigger_is_what_ended_then_and_the_run_as_it_is_now(db: Db, ask: As
         on_success=["log"],
     )  # fmt: skip
     a_job(db, "log", schedule=None)
+    other = a_run(db, job, "failed", run_at=NOON + HOUR, queue="own")
+    db.execute(
+        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error)"
+        " select %s, n, 'A', now(), 'of another run' from generate_series(1, 3) n",
+        [other],
+    )
     run = a_run(db, job, run_at=NOON - HOUR, queue="own", payload=Jsonb({"n": 1}), max_attempts=2)
     end(ask, *claim(ask, "own"), "fail")
     end(ask, *claim(ask, "own"), "lose")

@@ -519,6 +519,28 @@ def test_a_hook_is_not_held_up_by_a_transaction_that_has_enqueued_its_job(
     assert [(page.parent_id, page.unique_key) for page in pages(db)] == [(runs[0].id, None)]
 
 
+def test_of_the_hooks_that_a_transaction_holds_up_those_are_created_that_are_not_there(
+    db: Db, worker: Worker, dsn: str
+) -> None:
+    # given a hook whose last run has ended, and one that has an unfinished run
+    a_unique_job(db)
+    a_job(db, "log", schedule=None, unique_rule=Jsonb({"by": [], "while": "unfinished"}))
+    ended, log = mail(db), yamlsched.enqueue(db, "log")
+    end(db, ended.run_id)
+    job = a_job(db, "charge", schedule=None, on_dead=["log", "mail"], queue="own")
+    a_run(db, job, run_at=NOW, queue="own")
+    [run] = worker.claim(1, queue="own")
+
+    with psycopg.connect(dsn) as application:
+        mail(application)
+        worker.finish(run, DEAD)
+        application.rollback()
+
+    made = db.execute("select job_type from yamlsched.job_runs where hook is not null")
+    assert [job_type for (job_type,) in made.fetchall()] == ["mail"]
+    assert yamlsched.enqueue(db, "log") == (log.run_id, False)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_hook_fails_no_transaction_that_cannot_see_the_other_run(
     db: Db, dsn: str, level: IsolationLevel
