@@ -2532,7 +2532,7 @@ $$;
 create function yamlsched.is_dying(d yamlsched.job_definitions, now timestamptz) returns boolean
     language sql stable
 as $$
-    select d.pause_after is not null and not yamlsched.is_closed(d, now) and (
+    select not yamlsched.is_closed(d, now) and (
         select count(e.dead_at) = d.pause_after and max(e.dead_at) >= d.applied_at
         from (select r.dead_at from yamlsched.job_runs r
               where r.definition_id = d.id and r.status <> 'cancelled'

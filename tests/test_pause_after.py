@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.claiming import claim_due
@@ -78,6 +78,7 @@ class Model:
 
 
 @settings(max_examples=60)
+@example(2, ["dead", "cancelled", "dead"])
 @given(st.integers(1, 4), st.lists(st.sampled_from((*STEPS, *["dead"] * 6)), max_size=14))
 def test_however_runs_end_a_job_is_paused_when_as_many_in_a_row_are_dead(
     db: Db, pause_after: int, steps: list[str]
@@ -140,8 +141,9 @@ def test_the_pause_has_its_count_its_error_and_a_row_in_the_trail(db: Db) -> Non
 
 
 def test_a_death_pauses_its_own_job_and_the_look_of_a_minute_those_of_its_namespace(db: Db) -> None:
-    # given jobs that are dying, of which one is of another namespace
+    # given jobs that are dying, of which one is of another namespace, and one with one dead run
     jobs = [a_dying_job(db, name) for name in ("a", "b")]
+    an_end(db, a_dying_job(db, "c"), "dead", NOON)
     there = a_dying_job(db, namespace="elsewhere")
     runs = [an_end(db, job, "dead", NOON + n * SECOND) for job in (*jobs, there) for n in range(3)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,31 @@ def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
         1,
     )
     assert not ran.is_bounded
+
+
+def test_what_happened_in_another_namespace_changes_nothing(db: Db) -> None:
+    def happened(namespace: str) -> None:
+        limits = {"start_within": MINUTE, "finish_within": MINUTE}
+        job = a_job(db, namespace=namespace, applied_at=START, **limits)
+        slot = {"scheduled_for": START, "run_at": START, "created_at": START}
+        ended(db, job, "succeeded", START + HOUR, HOUR / 2, peak_memory_bytes=1_000_000, **slot)
+        ended(db, job, "dead", START + 2 * HOUR)
+        a_run(db, job, **(slot | {"scheduled_for": START + HOUR}))
+        a_gap(db, job, START, START + HOUR, 2, "late")
+        a_place(db, namespace=namespace, applied_at=START, hash="b" * 64)
+        db.execute(
+            "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry,"
+            " provider_key, state, doubted_at) values (%s, 'k', 1, 1, 'A', %s, %s, 'in_doubt', %s)",
+            [namespace, *["00000000-0000-4000-8000-000000000001"] * 2, START],
+        )
+
+    happened("default")
+    before = night(db)
+    assert (before.ran.runs, len(before.late), len(before.skipped)) == (2, 2, 1)
+
+    happened("elsewhere")
+
+    assert replace(night(db), now=before.now) == before
 
 
 @pytest.mark.parametrize(
