@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.engines import DASK, ROOT, Dask, blocks, free_ports
+from support.engines import DASK, ROOT, Dask, free_ports
 from support.project import until
 from yamlsched.extras import embedded
 
@@ -58,8 +58,3 @@ def belongs_to(process: Path, folder: Path) -> bool:
         return f"EXAMPLE={folder}".encode() in (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False  # it has ended, or is not ours
-
-
-def test_the_program_on_the_page_is_that_of_the_project() -> None:
-    [text] = blocks("Dask", "python")
-    assert text == "# examples/dask/start_worker.py\n" + (DASK / "start_worker.py").read_text()

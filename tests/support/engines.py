@@ -342,8 +342,7 @@ class Dask(Engine):
         queue = queue_of("Dask")
         python, program, path, id = queue["start"]["command"]
         assert (python, path) == (".venv/bin/python", "/srv/app/worker")
-        [text] = blocks("Dask", "python")
-        (worker.parent / program).write_text(text)
+        shutil.copy(DASK / program, worker.parent / program)
         (worker.parent / ".venv").unlink(missing_ok=True)
         (worker.parent / ".venv").symlink_to(DASK / ".venv")
         queue["start"]["command"] = [python, program, str(worker), id]
