@@ -83,16 +83,28 @@ def test_every_code_has_a_page_and_an_example_file():
     assert len(FILES) >= 80
 
 
-def blocks(code: str) -> list[str]:
-    return re.findall(r"```yaml\n(.*?)```", catalog.page(code), re.S)
+def example(code: str) -> list[str]:
+    """Return the wrong file of a page's example and the right one; nothing if it has no example."""
+    files = []
+    for block in re.findall(r"```diff\n(.*?)```", catalog.page(code), re.S):
+        for sign in "-+":
+            lines = [line[1:] for line in block.splitlines() if line[:1] in ("", " ", sign)]
+            if "jobs:" not in lines and "jobs: {}" not in lines:
+                lines = ["jobs:", *(f"  {line}" for line in lines)]
+            files.append("\n".join(["version: 1", *lines]) + "\n")
+    return files
 
 
-@pytest.mark.parametrize("code", [code for code in catalog.pages() if blocks(code)])
-def test_the_first_example_of_a_page_has_the_problem_and_the_second_has_none(code: str):
-    wrong, right = blocks(code)
+@pytest.mark.parametrize("code", [code for code in catalog.pages() if example(code)])
+def test_the_example_of_a_page_has_the_problem_and_the_correction_has_none(code: str):
+    wrong, right = example(code)
 
     assert code in codes(wrong)
     assert codes(right) == set()
+
+
+def test_most_pages_have_an_example():
+    assert len([code for code in catalog.pages() if example(code)]) > 70
 
 
 def test_validate_and_enqueue_have_the_same_payload_limit():
@@ -547,8 +559,8 @@ def test_explain_prints_the_page_of_a_code_or_lists_all_codes(folder: Path):
     page = run("explain", "ys203").output
 
     assert page.startswith("YS203: an unknown cron alias\n")
-    assert "\n\nWrong:\n\n    version: 1\n" in page
-    assert "\n\nRight:\n\n    version: 1\n" in page
+    example = '    -purge: {cron: "@dayly", handler: shop.purge.run}\n    +purge: {cron: "@daily", '
+    assert f"\n\nExample (- is wrong, + is right):\n\n{example}" in page
     assert run("explain").output.splitlines()[0] == "YS001  the text is not valid YAML"
     assert (
         json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"]
@@ -562,7 +574,7 @@ def test_a_page_has_a_reason_and_no_markdown_on_a_terminal(code: str):
     title, why, *_ = catalog.as_text(code).split("\n\n")
 
     assert title.startswith(f"{code}: ")
-    assert why not in ("Wrong:", "Right:")
+    assert not why.startswith("Example")
     assert re.search(r"```|\]\(|^#|\*\*", catalog.as_text(code)) is None
 
 

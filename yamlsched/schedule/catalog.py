@@ -26,15 +26,12 @@ def page(code: str) -> str:
 
 
 def as_text(code: str) -> str:
-    """Return the page of a code without Markdown, with its two examples labelled and indented."""
+    """Return the page of a code without Markdown, with its example labelled and indented."""
     blocks = []
-    names = iter(("Wrong:", "Right:"))
-    for number, part in enumerate(re.split(r"```(?:yaml)?\n(.*?)```", page(code), flags=re.S)):
+    for number, part in enumerate(re.split(r"```diff\n(.*?)```", page(code), flags=re.S)):
         if number % 2:
-            blocks += [
-                next(names, ""),
-                "\n".join(f"    {line}".rstrip() for line in part.splitlines()),
-            ]
+            example = "\n".join(f"    {line}".rstrip() for line in part.splitlines())
+            blocks += ["Example (- is wrong, + is right):", example]
         else:
             blocks.append(
                 re.sub(r"`([^`\n]+)`", r"\1", re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)).strip()
