@@ -22,11 +22,7 @@ select (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations
        coalesce(i.hash is not null and coalesce(i.housekept_at <= c.now - case
            -- an archive gets a file each time
            when i.retention ? 'archive' then interval '1 hour' else interval '5 minutes' end,
-           true), false) as needs_housekeeping,
-       pg_catalog.row_security_active('yamlsched.job_runs')
-         or pg_catalog.row_security_active('yamlsched.migrations')
-         or pg_catalog.row_security_active('yamlsched.job_definitions')
-         or pg_catalog.row_security_active('yamlsched.hosts') as is_hidden
+           true), false) as needs_housekeeping
 from clock c
 cross join known k
 left join yamlsched.namespaces i on i.namespace = k.namespace

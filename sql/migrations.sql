@@ -36,14 +36,6 @@ select m.version, m.checksum from yamlsched.migrations m order by m.version;
 insert into yamlsched.migrations (version, name, checksum)
 values (%(version)s, %(name)s, %(checksum)s);
 
--- name: hidden
--- The tables of which policies hide rows from the current user.
-select current_user as role, coalesce(string_agg(c.relname, ', ' order by c.relname), '') as tables
-from pg_catalog.pg_class c
-join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where n.nspname = 'yamlsched' and c.relkind = 'r' and c.relrowsecurity
-  and pg_catalog.row_security_active(c.oid);
-
 -- name: connections
 -- How many connections the server, the role and the database may have; -1: any number, as for a
 -- superuser.

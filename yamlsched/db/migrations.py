@@ -72,10 +72,7 @@ def applied(connection: psycopg.Connection[Any]) -> dict[int, str]:
 
 
 def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
-    """Migrate older tables if ``apply``. Raises WrongTables for all others that are not ours, and
-    like ``refuse_hidden``.
-    """
-    refuse_hidden(connection)
+    """Migrate older tables if ``apply``. Raises WrongTables for all others that are not ours."""
     checksums = applied(connection)
     if not must_migrate(checksums):
         return
@@ -108,19 +105,6 @@ def must_migrate(checksums: Mapping[int, str]) -> bool:
                 " created them"
             )
     return version < own
-
-
-def refuse_hidden(connection: psycopg.Connection[Any]) -> None:
-    """Raise EnvironmentFailed if policies hide rows of the tables: they would look as if they were
-    empty.
-    """
-    [row] = execute(connection, "migrations.hidden").fetchall()
-    if row.tables:
-        raise EnvironmentFailed(
-            f'row-level security hides rows of yamlsched\'s tables from role "{row.role}"'
-            f" ({row.tables}). Turn it off, as their owner: alter table yamlsched.NAME disable row"
-            " level security"
-        )
 
 
 def few_connections(connection: psycopg.Connection[Any]) -> str | None:

@@ -110,7 +110,7 @@ def _options(words: Sequence[str]) -> dict[str, str] | None:
 
 def _is_idle(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     checksums = {str(each.version): each.checksum for each in db.migrations.all_migrations()}
-    is_usual = snapshot.checksums == checksums and not snapshot.is_hidden
     is_due = snapshot.has_claimable_runs or snapshot.needs_housekeeping
     is_due = is_due or any(snapshot.messages_due or ()) or needs_sync(snapshot, schedule)
-    return is_usual and not is_due and not schedule.unknown_queues(snapshot.queues)
+    is_due = is_due or snapshot.checksums != checksums
+    return not is_due and not schedule.unknown_queues(snapshot.queues)

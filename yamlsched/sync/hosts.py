@@ -61,7 +61,6 @@ class Snapshot(NamedTuple):
     messages_due: list[str | None] | None
     # a job is under a limit whose number is lost: only the file knows it
     has_lost_limits: bool = False
-    is_hidden: bool = False  # policies hide rows of the tables
 
     @property
     def in_use(self) -> FileInUse | None:
