@@ -2575,7 +2575,7 @@ begin
               from yamlsched.job_runs r
               where r.definition_id = any (ids) and r.dead_at is not null
               order by r.definition_id, r.dead_at desc) l
-        where d.id = any (ids) and l.definition_id = d.id
+        where l.definition_id = d.id
           and yamlsched.is_dying(d, now)     -- a later statement than the lock
         returning d.*
     )

@@ -86,6 +86,29 @@ def test_a_second_pause_is_told_at_once(
     assert story.send() == [PAUSED]
 
 
+def test_a_pause_is_told_again_of_its_own_job_and_of_no_other(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    # given jobs whose pause was told, of which one has the same name in another namespace
+    db.execute(
+        "insert into yamlsched.notify_targets (namespace, name, url_env, events)"
+        " values ('elsewhere', 'ops', 'A_URL', '{}')"
+    )
+    db.execute(
+        "insert into yamlsched.notifications"
+        " (namespace, target, subject, definition_id, since, told)"
+        " select n, 'ops', s, d, now(), '{paused}' from (values"
+        " ('default', 'charge', %s), ('elsewhere', 'charge', null), ('default', 'other', null)"
+        ") v (n, s, d)",
+        [job],
+    )
+
+    die(story, job)
+
+    told = db.execute("select namespace, subject from yamlsched.notifications where told <> '{}'")
+    assert {tuple(row) for row in told} == {("elsewhere", "charge"), ("default", "other")}
+
+
 def test_a_target_without_the_event_is_told_of_the_deaths_once(story: Story, job: int) -> None:
     story.target("pager", ["dead", "recovered"])
     die(story, job)

@@ -194,6 +194,38 @@ def test_runs_are_moved_to_the_queue_that_their_job_has_now(db: Db, dsn: str) ->
     assert {row(db, run).queue for run in (taken, *left)} == {"before"}
 
 
+def test_a_pause_blocks_the_due_runs_of_its_job_in_batches_and_nothing_else(
+    db: Db, dsn: str
+) -> None:
+    # given a job that is paused, with runs that a claim would take, and others
+    closed: dict[str, Any] = {"paused_at": NOW - MINUTE, "paused_by": "ann", "overlap": "allow"}
+    job, other = a_job(db, **closed), a_job(db, "other", **closed)
+    due = [a_run(db, job, run_at=NOW - MINUTE) for _ in range(3)]
+    left = [
+        a_run(db, job, run_at=NOW + MINUTE),
+        a_run(db, job, run_at=NOW - MINUTE, unreleased=True),
+        a_run(db, job, "running", run_at=NOW - MINUTE),
+        a_run(db, job, "succeeded", run_at=NOW - MINUTE),
+        a_run(db, other, run_at=NOW - MINUTE),
+        taken := a_run(db, job, run_at=NOW - MINUTE),
+    ]
+    waits = waiting(db, job, "limit/old")
+
+    # when it is blocked, while another session has one of them
+    with database.connect(dsn) as session, session.transaction():
+        session.execute("select from yamlsched.job_runs where id = %s for no key update", [taken])
+        assert call(db, "block_closed", job, 0, 2, NOW) == due[1]
+        assert call(db, "block_closed", job, due[1], 2, NOW) == due[2]
+        assert call(db, "block_closed", job, due[2], 2, NOW) is None
+
+    # then those wait for the end of the pause, and are not late
+    assert {(row(db, run).blocked_on, row(db, run).late_at) for run in due} == {
+        (f"closed/{job}", None)
+    }
+    assert {row(db, run).blocked_on for run in left} == {None}
+    assert row(db, waits).blocked_on == "limit/old"
+
+
 def test_the_sweep_counts_each_run_once_that_stands_at_a_gate_and_may_be_claimed(db: Db) -> None:
     # given runs that may be claimed, of two levels, two queues, and a job with a limit
     job, limited = a_job(db), a_job(db, "limited", limit_name="old", overlap="allow")
