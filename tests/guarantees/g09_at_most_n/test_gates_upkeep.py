@@ -247,11 +247,15 @@ def test_the_sweep_counts_each_run_once_that_stands_at_a_gate_and_may_be_claimed
     assert call(db, "unclaimed", NOW) == 4
 
 
-def test_each_namespace_is_swept_once_a_second(db: Db) -> None:
+def test_each_namespace_is_swept_once_a_second(db: Db, dsn: str) -> None:
     # given a run that waits at a gate with room
     job = a_job(db)
     run = waiting(db, job, f"job/{job}", exclusive=True)
 
+    # then it is offered, unless another session is about to
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select from yamlsched.namespaces for no key update")
+        assert call(db, "sweep", True, NOW) == 0
     assert call(db, "sweep", False, NOW) == 1
 
     # when it waits again, then the next sweep comes a second later, and another namespace has its own
