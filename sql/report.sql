@@ -3,10 +3,12 @@
 
 -- name: ended
 -- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those
--- that ended last. Of all jobs, or of `of`. And the run whose latest attempt took longest, and the
--- one that took most memory.
-select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried,
-       e.dead, e.cancelled, e.expired, e.examined, long.finished_at - long.started_at as took,
+-- that ended last; and all that were pruned, of the days that begin in it. Of all jobs, or of `of`.
+-- And the run whose latest attempt took longest, and the one that took most memory.
+select d.job_type, d.timezone, e.examined + p.runs as runs, e.succeeded + p.succeeded as succeeded,
+       e.retried + p.retried as retried, e.dead + p.dead as dead,
+       e.cancelled + p.cancelled as cancelled, e.expired, e.examined,
+       long.finished_at - long.started_at as took,
        long.id as longest_id, long.finished_at as longest_ended_at,
        large.peak_memory_bytes as peak, large.id as peak_id
 from yamlsched.job_definitions d
@@ -30,10 +32,20 @@ cross join lateral (
         limit %(of_job)s
     ) x
 ) e
+cross join lateral (
+    select coalesce(sum(x.succeeded + x.dead + x.cancelled), 0)::integer as runs,
+           coalesce(sum(x.succeeded), 0)::integer as succeeded,
+           coalesce(sum(x.retried), 0)::integer as retried,
+           coalesce(sum(x.dead), 0)::integer as dead,
+           coalesce(sum(x.cancelled), 0)::integer as cancelled
+    from yamlsched.job_days x
+    where x.definition_id = d.id and x.day >= %(since)s::timestamptz
+      and x.day < %(until)s::timestamptz
+) p
 left join yamlsched.job_runs long on long.id = e.longest_id and long.started_at is not null
 left join yamlsched.job_runs large on large.id = e.largest_id
 where d.namespace = %(namespace)s and (%(of)s::text[] is null or d.job_type = any (%(of)s))
-  and e.succeeded + e.dead + e.cancelled > 0
+  and e.examined + p.runs > 0
 order by d.job_type;
 
 -- name: late

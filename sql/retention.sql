@@ -50,11 +50,12 @@ select (select count(*) from held) as rows, array(select h.id from held h)::text
         where h.definition_id = (select max(b.definition_id) from held b)) as last;
 
 -- name: delete_runs
--- Delete the runs that are held. A trigger deletes what belongs to them; their keys stay.
+-- Delete the runs that are held, and return what `add_days` keeps of them. A trigger deletes what
+-- belongs to them; their keys stay.
 with gone as (
     delete from yamlsched.job_runs r
     where r.id = any (%(ids)s::bigint[])
-    returning r.id, r.namespace, r.job_type, r.idempotency_key, r.scheduled_for
+    returning r.*
 ), kept as (
     insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for,
         pruned_at)
@@ -63,7 +64,34 @@ with gone as (
     where g.idempotency_key is not null
     on conflict (namespace, idempotency_key) do nothing
 )
-select count(*) as pruned from gone;
+select g.definition_id, d.timezone, coalesce(g.scheduled_for, g.finished_at) as at, g.status,
+       g.failed_at, g.finished_at - g.started_at as took
+from gone g
+join yamlsched.job_definitions d on d.id = g.definition_id;
+
+-- name: add_days
+-- In the order of the key: two sessions that prune never wait for each other in a circle.
+insert into yamlsched.job_days as j
+select p.* from jsonb_populate_recordset(null::yamlsched.job_days, %(days)s::jsonb) p
+order by p.definition_id, p.day
+on conflict (definition_id, day) do update
+set succeeded = j.succeeded + excluded.succeeded, retried = j.retried + excluded.retried,
+    dead = j.dead + excluded.dead, cancelled = j.cancelled + excluded.cancelled,
+    seconds = j.seconds + excluded.seconds, longest = greatest(j.longest, excluded.longest),
+    histogram = array(select a + b from unnest(j.histogram, excluded.histogram)
+                      with ordinality as u (a, b, n) order by n);
+
+-- name: forget_days
+-- Days and gaps that are older than all history that is shown. The gap of the latest slot stays.
+with days as (
+    delete from yamlsched.job_days j
+    using yamlsched.job_definitions d
+    where d.namespace = %(namespace)s and j.definition_id = d.id and j.day < %(before)s
+)
+delete from yamlsched.skipped_slots g
+using yamlsched.job_definitions d
+where d.namespace = %(namespace)s and g.definition_id = d.id and g.last_slot < %(before)s
+  and g.last_slot < d.last_slot_at;
 
 -- name: hold_keys
 -- Lock keys that are to be forgotten. Nothing else has their ids: they are found again by their

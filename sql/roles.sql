@@ -89,11 +89,11 @@ begin
                         queue_load
                         queue_servers'),
             ('select, insert', 'job_failures operator_actions edits edited_jobs'),
-            ('select, insert, update', 'namespaces job_definitions skipped_slots
+            ('select, insert, update', 'namespaces job_definitions
                                         attempt_outputs queue_states'),
             ('select, insert, update, delete', 'job_runs awaits gates permits attempt_progress
                 running_outputs effects used_keys files hosts notify_targets notifications
-                workers')) as l (privileges, names)
+                skipped_slots job_days workers')) as l (privileges, names)
         cross join lateral regexp_split_to_table(l.names, '\s+') as u (name)
         join pg_class c on c.relnamespace = 'yamlsched'::regnamespace and c.relname = u.name
     loop

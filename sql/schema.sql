@@ -491,6 +491,21 @@ create table yamlsched.skipped_slots (
 -- Slots that were lost in an outage are recorded after it: reports look for gaps by that time, too.
 create index skipped_slots_recorded on yamlsched.skipped_slots (definition_id, recorded_at);
 
+-- What is left of pruned runs: how those of a day ended, and how long the successful ones took. A
+-- run belongs to the day of its slot, else of its end, in the time zone of its job then.
+create table yamlsched.job_days (
+    definition_id bigint not null references yamlsched.job_definitions (id),
+    day           date not null,
+    succeeded     integer not null,
+    retried       integer not null,  -- of these, after a failed attempt
+    dead          integer not null,
+    cancelled     integer not null,
+    seconds       double precision not null,
+    longest       double precision not null,  -- seconds
+    histogram     integer[] not null,  -- of the seconds, by the bounds of ask/job_days.py
+    primary key (definition_id, day)
+);
+
 
 -- Effects and keys
 

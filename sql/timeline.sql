@@ -2,45 +2,65 @@
 -- runs have finished.
 
 -- name: days
--- For each job and each span of its time zone, the ends of its runs: those that died, those that
--- succeeded after a failed attempt, and whether any succeeded; and why slots were skipped. At most
--- `limit` runs of each kind are read.
-select d.job_type, s.nth::integer as nth,
-       dead.runs as dead, tried.retried, tried.retrying,
-       coalesce(ended.succeeded, false) as succeeded, coalesce(ended.cancelled, false) as cancelled,
+-- For each job and each day of its time zone, the ends of its runs, pruned ones included: those that
+-- died, those that succeeded after a failed attempt, and whether any succeeded, or else was
+-- cancelled; and why slots were skipped. A run belongs to the day of its slot, else to that of its
+-- end. Of each kind the first `limit` runs that ended or failed since the start of a day are read.
+select d.job_type, s.nth::integer as nth, dead.runs + coalesce(p.dead, 0) as dead,
+       tried.retried + coalesce(p.retried, 0) as retried, tried.retrying,
+       coalesce(p.succeeded > 0, false) or coalesce(ended.status = 'succeeded', false) as succeeded,
+       coalesce(p.cancelled > 0, false) or coalesce(ended.status = 'cancelled', false) as cancelled,
        coalesce(gap.reasons, '{}') as reasons
 from unnest(%(jobs)s::text[], %(zones)s::text[]) as j (job_type, timezone)
 join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.job_type = j.job_type
-join unnest(%(span_zones)s::text[], %(nths)s::int[], %(starts)s::timestamptz[],
+join unnest(%(span_zones)s::text[], %(nths)s::int[], %(days)s::date[], %(starts)s::timestamptz[],
     %(ends)s::timestamptz[])
-    as s (timezone, nth, start_at, end_at) on s.timezone = j.timezone
+    as s (timezone, nth, day, start_at, end_at) on s.timezone = j.timezone
+left join yamlsched.job_days p on p.definition_id = d.id and p.day = s.day
 cross join lateral (
     select count(*)::integer as runs
-    from (select from yamlsched.job_runs r
-          where r.definition_id = d.id and r.dead_at >= s.start_at and r.dead_at < s.end_at
+    from (select coalesce(r.scheduled_for, r.dead_at) as at from yamlsched.job_runs r
+          where r.definition_id = d.id and r.dead_at >= s.start_at
+          order by r.dead_at
           limit %(limit)s) x
+    where x.at >= s.start_at and x.at < s.end_at
 ) dead
 cross join lateral (
     select (count(*) filter (where x.status = 'succeeded'))::integer as retried,
            (count(*) filter (where x.status in ('failed', 'queued',
                'running')))::integer as retrying
-    from (select r.status from yamlsched.job_runs r
-          where r.definition_id = d.id and r.failed_at >= s.start_at and r.failed_at < s.end_at
+    from (select r.status, coalesce(r.scheduled_for, r.finished_at, r.failed_at) as at
+          from yamlsched.job_runs r
+          where r.definition_id = d.id and r.failed_at >= s.start_at
+          order by r.failed_at
           limit %(limit)s) x
+    where x.at >= s.start_at and x.at < s.end_at
 ) tried
+left join lateral (
+    -- in this order: the second is only looked for if there is no first
+    select w.status
+    from unnest(array['succeeded', 'cancelled']) w (status)
+    where exists (
+        select
+        from ((select r.status from yamlsched.job_runs r
+               where r.definition_id = d.id and r.scheduled_for >= s.start_at
+                 and r.scheduled_for < s.end_at
+               limit %(limit)s)
+              union all
+              (select case when r.scheduled_for is null then r.status end
+               from yamlsched.job_runs r
+               where r.definition_id = d.id and r.finished_at >= s.start_at
+                 and r.finished_at < s.end_at
+               limit %(limit)s)) x
+        where x.status = w.status)
+    limit 1
+) ended on true
 cross join lateral (
-    select bool_or(x.status = 'succeeded') as succeeded,
-           bool_or(x.status = 'cancelled') as cancelled
-    from (select r.status from yamlsched.job_runs r
-          where r.definition_id = d.id and r.finished_at >= s.start_at and r.finished_at < s.end_at
-          limit %(limit)s) x
-) ended
-cross join lateral (
-    select array_agg(distinct x.reason order by x.reason) as reasons
+    select array_agg(distinct g.reason order by g.reason) as reasons
     from (select g.reason from yamlsched.skipped_slots g
           where g.definition_id = d.id and g.last_slot >= s.start_at and g.first_slot < s.end_at
           order by g.last_slot
-          limit %(limit)s) x
+          limit %(limit)s) g
 ) gap
 order by d.job_type, s.nth;
 
@@ -73,6 +93,12 @@ where g.definition_id = %(id)s and g.last_slot >= %(start)s and g.first_slot <= 
 order by g.last_slot
 limit %(limit)s;
 
+-- name: job_days
+-- How the pruned runs of a job ended, day by day.
+select p.day, p.succeeded - p.retried as succeeded, p.retried, p.dead, p.cancelled
+from yamlsched.job_days p
+where p.definition_id = %(id)s and p.day between %(start)s::date - 1 and %(end)s::date + 1;
+
 -- name: open_slot
 -- The earliest unfinished run that the slots of a job wait for.
 select o.id, o.scheduled_for
@@ -82,24 +108,33 @@ order by o.scheduled_for
 limit 1;
 
 -- name: durations
--- How long the successful attempts of jobs took that ended in [since, until): of each job the
--- newest `limit` runs are read.
-select d.job_type, d.timezone, count(*)::integer as runs,
-       percentile_cont(0.5) within group (order by r.took) as usual,
-       percentile_cont(0.95) within group (order by r.took) as p95,
-       max(r.took) as longest, (array_agg(r.took order by r.finished_at desc))[1] as last,
-       (array_agg(r.id order by r.took desc))[1] as longest_id
+-- How long the successful attempts of jobs took that ended in [since, until), the newest first: of
+-- each job the newest `limit` runs are read. And the histograms of those of these days that were
+-- pruned.
+select d.job_type, d.timezone, live.took, live.ids, live.examined, pruned.histograms,
+       pruned.longest
 from yamlsched.job_definitions d
 cross join lateral (
-    select r.id, r.finished_at, r.finished_at - r.started_at as took, r.status
-    from yamlsched.job_runs r
-    where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
-    order by r.finished_at desc
-    limit %(limit)s
-) r
+    select coalesce(array_agg(r.took order by r.finished_at desc)
+               filter (where r.status = 'succeeded' and r.took is not null), '{}') as took,
+           array_agg(r.id order by r.finished_at desc)
+               filter (where r.status = 'succeeded' and r.took is not null) as ids,
+           count(*) as examined
+    from (select r.id, r.finished_at, r.finished_at - r.started_at as took, r.status
+          from yamlsched.job_runs r
+          where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
+          order by r.finished_at desc
+          limit %(limit)s) r
+) live
+cross join lateral (
+    select coalesce(array_agg(p.histogram), '{}') as histograms,
+           make_interval(secs => max(p.longest)) as longest
+    from yamlsched.job_days p
+    where p.definition_id = d.id and p.longest > 0
+      and p.day >= %(since)s::timestamptz and p.day < %(until)s::timestamptz
+) pruned
 where d.namespace = %(namespace)s and (%(jobs)s::text[] is null or d.job_type = any (%(jobs)s))
-  and d.retired_at is null and r.status = 'succeeded' and r.took is not null
-group by d.job_type, d.timezone
+  and d.retired_at is null and (live.took <> '{}' or pruned.longest is not null)
 order by d.job_type;
 
 -- name: latest

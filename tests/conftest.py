@@ -40,6 +40,7 @@ TABLES = [
     "effects",
     "used_keys",
     "skipped_slots",
+    "job_days",
     "job_runs",
     "edited_jobs",
     "edits",

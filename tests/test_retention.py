@@ -41,7 +41,7 @@ def left(db: Db) -> set[int]:
     return {r.id for r in db.execute("select id from yamlsched.job_runs").fetchall()}
 
 
-@pytest.mark.parametrize(("status", "days"), [("succeeded", 7), ("dead", 90), ("cancelled", 30)])
+@pytest.mark.parametrize(("status", "days"), [("succeeded", 30), ("dead", 90), ("cancelled", 30)])
 def test_each_status_is_kept_for_its_retention_from_the_end_of_the_run(
     db: Db, status: str, days: int
 ) -> None:
@@ -88,19 +88,19 @@ def test_a_key_is_remembered_after_its_run_for_its_own_retention(db: Db) -> None
         db,
         job,
         "succeeded",
-        NOON - 8 * DAY,
-        idempotency_key="purge:2026-01-06",
-        scheduled_for=NOON - 8 * DAY,
+        NOON - 31 * DAY,
+        idempotency_key="purge:2025-12-14",
+        scheduled_for=NOON - 31 * DAY,
     )
-    ended(db, job, "succeeded", NOON - 8 * DAY)
+    ended(db, job, "succeeded", NOON - 31 * DAY)
 
     # when they are pruned
     housekeep(db, "default", PLENTY, NOON)
 
     # then the key is remembered, with its run
     [used] = db.execute("select * from yamlsched.used_keys").fetchall()
-    assert (used.idempotency_key, used.run_id, used.job_type) == ("purge:2026-01-06", run, "purge")
-    assert (used.scheduled_for, used.pruned_at) == (NOON - 8 * DAY, NOON)
+    assert (used.idempotency_key, used.run_id, used.job_type) == ("purge:2025-12-14", run, "purge")
+    assert (used.scheduled_for, used.pruned_at) == (NOON - 31 * DAY, NOON)
 
     # and a year later it is not
     assert housekeep(db, "default", PLENTY, NOON + 365 * DAY).keys == 0
@@ -179,7 +179,7 @@ def test_batches_continue_where_the_last_one_ended_until_nothing_is_left(
     kept = set()
     for nth in range(24):
         status = "dead" if nth % 4 == 0 else "succeeded"
-        run = ended(db, jobs[nth % 3], status, NOON - 10 * DAY + nth * SECOND)
+        run = ended(db, jobs[nth % 3], status, NOON - 40 * DAY + nth * SECOND)
         if status == "dead":
             kept.add(run)
     steps: list[int] = []
@@ -198,7 +198,7 @@ def test_at_its_time_limit_it_stops_between_batches_and_reports_that_there_is_mo
     job = a_job(db)
     a_place(db)
     for nth in range(10):
-        ended(db, job, "succeeded", NOON - 10 * DAY + nth * SECOND)
+        ended(db, job, "succeeded", NOON - 40 * DAY + nth * SECOND)
 
     done = housekeep(db, "default", -1.0, NOON)
 
@@ -255,7 +255,7 @@ def test_prune_reports_its_work(db: Db, cli: Cli) -> None:
 
 
 STATES = st.sampled_from(["queued", "failed", "running", "succeeded", "dead", "cancelled"])
-KEPT = {"succeeded": 7, "dead": 90, "cancelled": 30}
+KEPT = {"succeeded": 30, "dead": 90, "cancelled": 30}
 
 
 @settings(max_examples=15)
@@ -263,7 +263,7 @@ KEPT = {"succeeded": 7, "dead": 90, "cancelled": 30}
 def test_for_any_runs_only_expired_ones_are_pruned_and_every_key_remains_used(
     db: Db, runs: list[tuple[str, int]], batch: int
 ) -> None:
-    for table in ("job_runs", "used_keys", "job_definitions"):
+    for table in ("job_runs", "used_keys", "job_days", "job_definitions"):
         db.execute(f"delete from yamlsched.{table}".encode())
     job = a_job(db)
     over, keys = set(), set()

@@ -42,7 +42,7 @@ TABLES = (
     ),
     "attempt_progress",
     "running_outputs",
-    "skipped_slots",
+    *("skipped_slots", "job_days"),
     *("effects", "used_keys", "files", "hosts", "operator_actions"),
     *("edits", "edited_jobs"),
 )
@@ -474,7 +474,8 @@ WORKER_TABLES = {
     "attempt_outputs": CHANGE,
     "attempt_progress": DELETE,
     "running_outputs": DELETE,
-    "skipped_slots": CHANGE,
+    "skipped_slots": DELETE,
+    "job_days": DELETE,
     "effects": DELETE,
     "used_keys": DELETE,
     "files": DELETE,

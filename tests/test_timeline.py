@@ -11,8 +11,9 @@ from psycopg.types.json import Jsonb
 
 from docs import demo_data
 from support.database import temporary_database
-from support.rows import a_job, a_long_history, a_run, rows_read
+from support.rows import a_job, a_long_history, a_place, a_run, rows_read
 from yamlsched import db as store
+from yamlsched.act.prune import housekeep
 from yamlsched.ask import search, why
 from yamlsched.ask.why import explain_slot
 from yamlsched.db import query
@@ -276,6 +277,36 @@ def test_a_timeline_reads_no_more_runs_than_it_shows(db: Any) -> None:
     assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "is_span": True}) <= 600
 
 
+def test_a_slot_whose_run_was_pruned_has_the_state_of_all_pruned_runs_of_its_day(db: Any) -> None:
+    job = a_job(db, "hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
+    db.execute(
+        "update yamlsched.job_definitions set effective_from = now() - interval '9 days', "
+        "last_slot_at = now()"
+    )
+    # given days of successes, of retries, and one on which a run died
+    today = hour(0).astimezone(zone("Asia/Kolkata")).date()
+    expected = {}
+    for ago in range(24, 24 * 5):
+        slot = hour(ago) - HOUR / 2
+        day = (today - slot.astimezone(zone("Asia/Kolkata")).date()).days
+        expected[slot] = {2: "succeeded", 3: "retried"}.get(day, "pruned" if day == 4 else "")
+        failed_at = slot if day == 3 else None
+        status = "dead" if slot.hour == 12 and day == 4 else "succeeded"
+        a_run(db, job, status, scheduled_for=slot, finished_at=slot + HOUR, failed_at=failed_at)
+
+    a_place(db, retention=Jsonb({"succeeded": "1h", "dead": "1h"}))
+    housekeep(db, "default", 60)
+
+    cells = {cell.at: cell.state for cell in of(db, "hourly", "7d").cells}
+    for slot, state in expected.items():
+        if state:
+            assert cells[slot] == state, slot
+    # and before the latest edit, a day may have been another one
+    db.execute("update yamlsched.job_definitions set effective_from = now()")
+    states = {cell.state for cell in of(db, "hourly", "7d").cells if cell.at in expected}
+    assert states == {"unknown"}
+
+
 # -- strips of days
 
 
@@ -323,6 +354,7 @@ def test_strips_of_many_days_read_a_bounded_number_of_runs(db: Any) -> None:
         "zones": ["UTC"],
         "span_zones": ["UTC"] * 14,
         "nths": list(range(14)),
+        "days": [(now - n * DAY).date() for n in range(14)],
         "starts": [now - (n + 1) * DAY for n in range(14)],
         "ends": [now - n * DAY for n in range(14)],
         "limit": 100,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import os
 import re
 import secrets
@@ -18,8 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,7 +28,9 @@ import psycopg
 from psycopg.rows import scalar_row
 
 from yamlsched import log
-from yamlsched.db.query import load
+from yamlsched.ask import job_days
+from yamlsched.ask.job_days import DeletedRun
+from yamlsched.db.query import fetch, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Retention
 from yamlsched.schedule.load import load as load_file
@@ -200,7 +203,12 @@ def prune_batch(
             if archive is not None:
                 with closing(_archive_lines(connection, kind, rows)) as lines:
                     archive(kind, now, lines)
-            connection.execute(sql[f"delete_{kind}"], rows)
+            if kind == "runs":
+                deleted = fetch(connection, DeletedRun, sql["delete_runs"], rows)
+                days = [asdict(day) for day in job_days.days(deleted)]
+                connection.execute(sql["add_days"], {"days": json.dumps(days, default=str)})
+            else:
+                connection.execute(sql[f"delete_{kind}"], rows)
     return held
 
 
@@ -212,6 +220,8 @@ def _archive_lines(
         yield from cursor.execute(load("archive")[kind], parameters)
 
 
+HISTORY = timedelta(days=400)
+"""How long the days of pruned runs, and gaps, are kept."""
 BATCH_ROWS = 2_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
 
@@ -284,6 +294,8 @@ def _batches(
             if kind == "runs":
                 position = {"definition": held.definition, "from": held.last}
             yield
+    forgotten = {"namespace": namespace, "before": file.now - HISTORY}
+    connection.execute(load("retention")["forget_days"], forgotten)
     report.places = hosts.prune(connection, namespace, now)
     connection.execute(load("workers")["prune"], {"namespace": namespace, "now": now})
     if file.is_in_use:

@@ -54,7 +54,8 @@ class LateRuns:
 
 
 class EndedOfJob(NamedTuple):
-    """How the runs of a job ended in a span, and which of them took longest and used most memory.
+    """How the runs of a job ended in a span, pruned ones included, and which of those that are kept
+    took longest and used most memory.
 
     ``examined`` is how many runs were read: as many as the limit if there may be more.
     """

@@ -141,7 +141,7 @@ class Output:
 class Retention:
     """How long finished runs, keys of pruned runs, and effects are kept."""
 
-    succeeded: timedelta = timedelta(days=7)
+    succeeded: timedelta = timedelta(days=30)
     dead: timedelta = timedelta(days=90)
     cancelled: timedelta = timedelta(days=30)
     keys: timedelta = timedelta(days=365)

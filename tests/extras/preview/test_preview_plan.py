@@ -513,7 +513,7 @@ def test_retention_is_compared_with_that_of_the_file_in_use(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="retention: {succeeded: 1d}", x={"cron": "0 2 * * *"}))
     assert [(one.field, one.before, one.after) for one in planned.fields] == [
-        ("retention.succeeded", "7d", "1d")
+        ("retention.succeeded", "30d", "1d")
     ]
 
 

@@ -61,7 +61,8 @@ def db(page_db: Any) -> Iterator[Any]:
     yield page_db
     page_db.execute(
         "delete from yamlsched.operator_actions; delete from yamlsched.effects; delete from yamlsched.used_keys;"
-        "delete from yamlsched.skipped_slots; delete from yamlsched.job_runs; delete from yamlsched.job_definitions"
+        "delete from yamlsched.skipped_slots; delete from yamlsched.job_days; "
+        "delete from yamlsched.job_runs; delete from yamlsched.job_definitions"
     )
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from extras.web.test_pages import words
+from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
-from support.rows import a_job, a_run
+from support.rows import a_job, a_place, a_run, value
+from yamlsched.act.prune import housekeep
 
 
 def runs(
@@ -71,6 +73,34 @@ def test_the_page_says_that_the_newest_runs_of_a_job_count(page: TestClient, db:
     shown = words(page.get("/durations").text)
     assert "How long the newest 20 runs of each job took within 7 days" in shown
     assert "purge 5s – – 5s 5s 5s" in shown
+
+
+def test_runs_that_were_pruned_still_say_how_long_is_usual_and_whether_a_job_became_slower(
+    page: TestClient, db: Any
+) -> None:
+    # given a job that takes eight times as long as the week before, and one that is as it was
+    for name, before in (("quick", 5), ("same", 40)):
+        job = a_job(db, name)
+        runs(db, job, 40, number=4)
+        runs(db, job, before, days_ago=9, number=5)
+        runs(db, job, 70, days_ago=3, number=1)
+
+    # when all but the newest are pruned
+    a_place(db, retention=Jsonb({"succeeded": "2d"}))
+    housekeep(db, "default", 60)
+
+    # then the histogram stands for them
+    assert value(db, "select count(*) from yamlsched.job_runs") == 8
+    shown = words(page.get("/durations").text)
+    assert "quick ≈ 45s ≈ 5s × 9.05 slower 40s 1m10s 1m10s" in shown
+    assert "same ≈ 45s ≈ 40s – 40s 1m10s 1m10s" in shown
+    assert 'href="/runs/' not in page.get("/durations").text
+
+    # and also where none is left of the last week
+    db.execute("delete from yamlsched.job_runs")
+    assert "same ≈ 1m10s ≈ 40s – – 1m10s 1m10s" in words(page.get("/durations").text)
+    for path in ("/", "/jobs/same", "/runs"):
+        assert page.get(path).status_code == 200
 
 
 def test_a_week_without_runs_says_so(page: TestClient, db: Any) -> None:

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 from starlette.testclient import TestClient
 
-from support.rows import a_job, a_run
+from support.rows import a_job, a_place, a_run, value
+from yamlsched.act.prune import housekeep
 from yamlsched.extras.web.pages import nights
 
 
@@ -31,6 +33,29 @@ def test_a_job_has_a_mark_for_each_of_its_last_30_days(page: TestClient, db: Any
     assert len(found) == 30
     assert [state for state, _ in found if state != "none"] == ["ok", "dead"]
     assert found[29][1].endswith("1 dead")
+
+
+def test_a_night_whose_runs_were_pruned_is_not_empty(page: TestClient, db: Any) -> None:
+    job = a_job(db)
+    for days, state in ((2, "dead"), (3, "succeeded"), (4, "cancelled")):
+        a_run(db, job, state, finished_at=f"(now() - interval '{days} days')")
+    before = marks(page.get("/nights").text, "purge")
+    strip = re.findall(r'<span class="strip" role.*?</span>', page.get("/").text)
+
+    every = dict.fromkeys(("succeeded", "dead", "cancelled"), "1h")
+    a_place(db, retention=Jsonb(every))
+    housekeep(db, "default", 60)
+
+    assert value(db, "select count(*) from yamlsched.job_runs") == 0
+    shown = page.get("/nights").text
+    assert marks(shown, "purge") == before
+    assert [state for state, _ in marks(shown, "purge") if state != "none"] == [
+        "cancelled",
+        "ok",
+        "dead",
+    ]
+    assert re.findall(r'<span class="strip" role.*?</span>', page.get("/").text) == strip
+    assert "no earlier run is kept" in page.get("/nights?by=runs").text
 
 
 def test_a_job_has_a_mark_for_each_of_its_last_30_runs_that_leads_to_it(

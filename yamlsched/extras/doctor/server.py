@@ -29,12 +29,10 @@ MAX_TRANSACTION_AGE = timedelta(hours=1)
 REQUIRED_PRIVILEGES = {
     "SELECT": "database_identity migrations",
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
-    "SELECT,INSERT,UPDATE": (
-        "attempt_outputs job_definitions namespaces queue_states skipped_slots"
-    ),
+    "SELECT,INSERT,UPDATE": ("attempt_outputs job_definitions namespaces queue_states"),
     "SELECT,INSERT,UPDATE,DELETE": (
-        "attempt_progress awaits effects files gates hosts job_runs notifications notify_targets"
-        " permits running_outputs used_keys workers"
+        "attempt_progress awaits effects files gates hosts job_days job_runs notifications"
+        " notify_targets permits running_outputs skipped_slots used_keys workers"
     ),
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""

@@ -92,7 +92,7 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     "/nights": _nights,
     "/durations": lambda view: {
         "jobs": [
-            vars(row) | {"week_before": before, "factor": factor or None}
+            vars(row) | {"week_before": before and before.usual, "factor": factor or None}
             for row, before, factor in view.rows
         ]
     },

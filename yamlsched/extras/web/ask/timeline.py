@@ -5,8 +5,8 @@ has neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from dataclasses import dataclass, fields, replace
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from psycopg import Connection
@@ -30,7 +30,9 @@ MAX_RUNS_OF_DAY = 100
 
 @dataclass(frozen=True)
 class DayOfJob:
-    """How a job's runs ended in a span of time. The numbers are at most ``MAX_RUNS_OF_DAY``."""
+    """How a job's runs ended on a day, pruned ones included. Of the others at most
+    ``MAX_RUNS_OF_DAY`` of each kind are counted.
+    """
 
     job_type: str
     nth: int
@@ -38,7 +40,7 @@ class DayOfJob:
     retried: int  # succeeded after a failed attempt
     retrying: int  # have failed and are unfinished
     succeeded: bool
-    cancelled: bool
+    cancelled: bool  # unknown if any succeeded
     reasons: list[str]  # for which slots were skipped
 
 
@@ -83,19 +85,17 @@ def day_rows(
     connection: Connection[Any],
     namespace: str,
     jobs: Mapping[str, str],
-    spans: Mapping[str, Sequence[tuple[datetime, datetime]]],
+    days: Mapping[str, Sequence[tuple[date, datetime, datetime]]],
 ) -> list[DayOfJob]:
-    """Return what happened to each job in each span of its time zone; ``nth`` is the place of the
-    span.
+    """Return what happened to each job on each day of its time zone, from an instant to another;
+    ``nth`` is the place of the day.
 
     ``jobs`` are time zones by the names of jobs.
     """
     flat = [
-        (timezone, nth, *span)
-        for timezone, parts in spans.items()
-        for nth, span in enumerate(parts)
+        (timezone, nth, *day) for timezone, parts in days.items() for nth, day in enumerate(parts)
     ]
-    columns = ("span_zones", "nths", "starts", "ends")
+    columns = ("span_zones", "nths", "days", "starts", "ends")
     parameters: dict[str, Any] = {
         name: [row[place] for row in flat] for place, name in enumerate(columns)
     }
@@ -119,6 +119,8 @@ def job_facts(connection: Connection[Any], namespace: str, name: str) -> JobFact
     return JobFacts(**{column: getattr(rows[name], column) for column in columns}, **made)
 
 
+PRUNED_STATES = ("succeeded", "retried", "dead", "cancelled")
+"""Of slots, by the numbers of `job_days`."""
 SPANS = {
     "1h": timedelta(hours=1),
     "6h": timedelta(hours=6),
@@ -202,7 +204,7 @@ def timeline(
         now=now,
         span=span,
         spans=spans,
-        cells=[slot for slot in known.slots if slot.state != "skipped"],
+        cells=_with_pruned(connection, job, known.slots, (start, end)),
         gaps=[
             TimelineGap(
                 gap.first_slot,
@@ -214,6 +216,31 @@ def timeline(
             for gap in known.gaps
         ],
     )
+
+
+def _with_pruned(
+    connection: Connection[Any],
+    job: Definition,
+    slots: Sequence[SlotAccount],
+    span: tuple[datetime, datetime],
+) -> list[SlotAccount]:
+    """Return the slots that were not skipped. One whose run was pruned has the state in which all
+    pruned runs of its day ended, if that is one.
+    """
+    parameters = {"id": job.id, "start": span[0], "end": span[1]}
+    ends = {
+        day: [state for state, number in zip(PRUNED_STATES, numbers, strict=True) if number]
+        for day, *numbers in connection.execute(load("timeline")["job_days"], parameters)
+    }
+    cells = []
+    for slot in slots:
+        states = ends.get(slot.at.astimezone(zone(job.timezone)).date(), [])
+        # an earlier one may have had another day, in another time zone
+        if slot.state == "pruned" and slot.at > job.effective_from and len(states) == 1:
+            cells.append(replace(slot, state=states[0]))
+        elif slot.state != "skipped":
+            cells.append(slot)
+    return cells
 
 
 def of_runs(rows: Sequence[RunRow], now: datetime) -> Timeline | None:

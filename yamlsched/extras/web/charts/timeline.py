@@ -134,6 +134,8 @@ def describe(cell: SlotAccount, zone: ZoneInfo) -> str:
         if run is not None and run.attempts
         else ""
     )
+    if run is None and cell.state in ("succeeded", "retried", "dead", "cancelled"):
+        attempts = ", no longer kept"
     return f"{cell.at.astimezone(zone):%a %-d %b %H:%M %Z}: {WORDS[cell.state]}{attempts}"
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
+from yamlsched.ask import job_days
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit, finder
 
@@ -16,6 +17,8 @@ WEEK = timedelta(days=7)
 PAGE_JOBS = 50
 MIN_RUNS = 3
 """So many runs of both spans tell whether a job became slower."""
+MIN_ESTIMATE = 3.0
+"""A factor of estimates is shown from here on: each may be 1.42 times too long or too short."""
 SORTS: dict[str, Callable[[Any], Any]] = {
     "slower": lambda row: -row[2],
     "longest": lambda row: -row[0].longest,
@@ -31,7 +34,8 @@ MAX_TIMED_RUNS = 20
 @dataclass(frozen=True)
 class Durations:
     """How long the successful attempts of a job took: the median, what 95 % stay within, the
-    longest, the last.
+    longest, the last. If it is an estimate, runs of the span were pruned, which their histogram
+    stands for; of these, no longest and no last one is known as a run.
     """
 
     job_type: str
@@ -40,8 +44,49 @@ class Durations:
     usual: timedelta
     p95: timedelta
     longest: timedelta
-    last: timedelta
-    longest_id: int
+    last: timedelta | None
+    longest_id: int | None
+    is_estimate: bool = False
+
+
+class TimedRuns(NamedTuple):
+    """What is known of a job: the newest runs of a span, newest first, and histograms of those that
+    were pruned.
+    """
+
+    job_type: str
+    timezone: str
+    took: list[timedelta]
+    ids: list[int]
+    examined: int
+    histograms: list[list[int]]
+    longest: timedelta | None
+
+    def durations(self) -> Durations:
+        took, last = sorted(self.took), next(iter(self.took), None)
+        longest = took[-1] if took else None
+        run = self.ids[self.took.index(longest)] if longest is not None else None
+        name = (self.job_type, self.timezone)
+        if longest is not None and (self.longest is None or self.examined >= MAX_TIMED_RUNS):
+            usual, p95 = _quantile(took, 0.5), _quantile(took, 0.95)
+            return Durations(*name, len(took), usual, p95, longest, last, run)
+        places = [job_days.bucket(each.total_seconds()) for each in took]
+        every = [
+            sum(runs) + places.count(place)
+            for place, runs in enumerate(zip(*self.histograms, strict=True))
+        ]
+        assert self.longest is not None
+        if longest is None or self.longest > longest:
+            longest, run = self.longest, None
+        usual, p95 = (min(job_days.quantile(every, share), longest) for share in (0.5, 0.95))
+        return Durations(*name, sum(every), usual, p95, longest, last, run, True)
+
+
+def _quantile(took: Sequence[timedelta], share: float) -> timedelta:
+    """Return the value of a rank in a sorted list, between two of them if the rank is."""
+    place, part = divmod(share * (len(took) - 1), 1)
+    low, high = took[int(place)], took[min(int(place) + 1, len(took) - 1)]
+    return low + (high - low) * part
 
 
 @dataclass(frozen=True)
@@ -50,7 +95,7 @@ class DurationsPage:
     slower.
     """
 
-    rows: Sequence[tuple[Durations, timedelta | None, float]]
+    rows: Sequence[tuple[Durations, Durations | None, float]]
     matching: int
     number: int
     pages: int
@@ -72,8 +117,8 @@ def of_week(visit: Visit, jobs: Sequence[str] | None = None, ago: int = 0) -> di
         "until": until,
     }
     values["limit"] = MAX_TIMED_RUNS
-    rows = fetch(visit.connection, Durations, load("timeline")["durations"], values)
-    return {row.job_type: row for row in rows}
+    rows = fetch(visit.connection, TimedRuns, load("timeline")["durations"], values)
+    return {row.job_type: row.durations() for row in rows}
 
 
 def show(visit: Visit) -> DurationsPage:
@@ -84,8 +129,10 @@ def show(visit: Visit) -> DurationsPage:
         old = before.get(name)
         is_known = old is not None and min(old.runs, now.runs) >= MIN_RUNS
         factor = now.usual / old.usual if old is not None and is_known and old.usual else 0.0
+        if old is not None and (old.is_estimate or now.is_estimate) and factor < MIN_ESTIMATE:
+            factor = 0.0
         if finds(name):
-            rows.append((now, old.usual if old else None, factor))
+            rows.append((now, old, factor))
     rows.sort(key=SORTS[sort])
     listed, number, pages = visit.page_of(rows, PAGE_JOBS)
     return DurationsPage(listed, len(rows), number, pages, text, sort)

@@ -50,11 +50,8 @@ def strips(
         timezone: _last_days(timezone, now, number)
         for timezone in {timezone for _, timezone in jobs}
     }
-    spans = {
-        timezone: [(start, end) for _, start, end in parts] for timezone, parts in days.items()
-    }
     zones, by_job = dict(jobs), {name: list[Day]() for name, _ in jobs}
-    for row in timeline.day_rows(connection, namespace, zones, spans):
+    for row in timeline.day_rows(connection, namespace, zones, days):
         day, _, _ = days[zones[row.job_type]][row.nth]
         by_job[row.job_type].append(_day(day, row))
     return by_job
@@ -143,7 +140,7 @@ def _day(day: date, row: DayOfJob) -> Day:
     ]
     if row.succeeded and not row.retried:
         parts.append("succeeded")
-    if row.cancelled:
+    if row.cancelled and not row.succeeded:
         parts.append("cancelled")
     if row.reasons:
         parts.append(f"slots skipped ({', '.join(row.reasons)})")
@@ -250,7 +247,7 @@ def _runs(visit: Visit, jobs: Sequence[Any]) -> dict[str, list[Mark]]:
     latest = latest_runs(visit.connection, visit.namespace, [job.job_type for job in jobs], NIGHTS)
     marks = {}
     for name, runs in latest.items():
-        marks[name] = [Mark("none", "no earlier run", "")] * (NIGHTS - len(runs))
+        marks[name] = [Mark("none", "no earlier run is kept", "")] * (NIGHTS - len(runs))
         for run in runs:
             took = f", took {durations.show(run.took)}" if run.took is not None else ""
             error = f": {run.error[:MAX_ERROR_CHARS]}" if run.error else ""
