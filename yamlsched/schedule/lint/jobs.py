@@ -16,6 +16,7 @@ from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import HOOKS
 from yamlsched.schedule.timezones import ABBREVIATIONS
 from yamlsched.secret_forms import mask_command, mask_value
+from yamlsched.text import quoted
 from yamlsched.timetable.cron import Cron, smallest_gap
 
 COMMAND = re.compile(
@@ -23,6 +24,8 @@ COMMAND = re.compile(
     r"|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
 )
 """Handlers that execute programs or code given to them."""
+VARIABLES = {"env": re.compile(r"\$\{?[A-Z_]"), "payload": re.compile(r"\$\{[A-Z_]")}
+"""What looks like a variable for a shell. A payload may well have $USD."""
 LONG_LEASE = timedelta(minutes=10)
 FREQUENT_INTERVAL = timedelta(minutes=5)
 
@@ -137,6 +140,11 @@ def secrets(linter: Linter, calls: Calls) -> None:
     for key in ("env", "payload"):
         top = linter.loaded.written(calls.job, key) if getattr(calls, key) else None
         for spot in _strings(top) if top else ():
+            if VARIABLES[key].search(spot.value):
+                message = f"{spot}: {quoted(spot.value)} is passed as it is: nothing expands it"
+                expand = "Write the value, or read the variable in the handler or program."
+                linter.findings.warning(spot, "YS423", message, expand)
+                continue
             name = str(spot.path[-1]) if isinstance(spot.path[-1], str) else ""
             if mask_value(name, spot.value) == spot.value:
                 continue
