@@ -71,6 +71,7 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
         "two-servers.md",
         "several-files.md",
         "from-celery.md",
+        "customers.md",
         "development.md",
         "docker.md",
         "systemd.md",
