@@ -50,6 +50,7 @@ def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> Non
         "id-token": "write",
         "attestations": "write",
     }
+    assert granted.pop(("release.yml", "image")) == {"contents": "read", "packages": "write"}
     assert {frozenset(given.items()) for given in granted.values()} == {
         frozenset({("contents", "read")})
     }
@@ -58,6 +59,15 @@ def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> Non
     assert publish["environment"] == "release"
     assert "attest-build-provenance" in str(publish)
     assert "cyclonedx-py" in str(loaded["release.yml"]["jobs"]["build"])
+
+
+def test_the_image_of_a_release_has_the_base_of_the_one_that_projects_build() -> None:
+    bases = {
+        re.findall(r"(?m)^FROM (.*@sha256:[0-9a-f]{64})$", (ROOT / path).read_text())[0]
+        for path in (".ci/Containerfile", "deploy/Containerfile")
+    }
+
+    assert len(bases) == 1
 
 
 @pytest.mark.story
