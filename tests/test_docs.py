@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
+
+from yamlsched import __version__
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -142,3 +146,29 @@ def test_the_page_of_guarantees_counts_them() -> None:
 
 def test_the_changelog_names_a_section_about_stability() -> None:
     assert "docs/support.md#what-is-stable" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_every_address_of_the_repository_is_the_one_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    repository = project["urls"]["Repository"]
+    owner = repository.split("/")[-2]
+    text = "\n".join(page.read_text("utf-8") for page in PAGES)
+
+    assert all(address.startswith(repository) for address in project["urls"].values())
+    repos = re.findall(r"repo: (\S*/yamlsched\S*)\s.*\n +rev: (\S+)", text)
+    assert set(repos) == {(repository, f"v{__version__}")}
+    uses = re.findall(r"uses: (\S+/yamlsched@[\w.]+)", text)
+    assert set(uses) == {f"{owner}/yamlsched@v{__version__}"}
+    assert set(re.findall(r"attestation verify \S+ --owner (\w+)", text)) == {owner}
+
+
+def test_the_hook_and_the_owners_of_the_review_page_fit_the_file() -> None:
+    page = (ROOT / "docs" / "review.md").read_text("utf-8")
+    blocks = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", page, re.DOTALL))
+    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    [repo] = yaml.safe_load(blocks[".pre-commit-config.yaml"])["repos"]
+
+    assert repo["hooks"] == [{"id": hook["id"]}]
+    assert re.search(hook["files"], "schedules.yaml")
+    owned = [line.split()[0] for line in blocks["CODEOWNERS"].splitlines()]
+    assert owned == ["/schedules.yaml", "/CODEOWNERS"]

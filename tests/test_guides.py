@@ -74,6 +74,7 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
         "customers.md",
         "development.md",
         "docker.md",
+        "managed.md",
         "systemd.md",
         "kubernetes.md",
         "pause-after.md",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
+
+import pytest
 
 from tests.matrix import (
     COMBINATIONS,
@@ -65,3 +68,17 @@ def test_the_page_names_no_combination_that_does_not_exist() -> None:
     for what, cells in rows_of(PAGE.read_text("utf-8")):
         assert what in known
         assert len(cells) == len(HEADER)
+
+
+def test_the_page_says_whether_its_rows_are_older_than_the_tables() -> None:
+    log = ["git", "log", "-1", "--format=%as", "--", "sql/schema.sql"]
+    changed = subprocess.run(
+        log, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    if not changed:
+        pytest.skip("this is not a clone")
+    page = PAGE.read_text("utf-8")
+    dates = [cells[-1] for _, cells in rows_of(page)]
+
+    is_stale = min(dates) < changed
+    assert ("Rows here are older than the tables" in page) == is_stale, (min(dates), changed)
