@@ -317,7 +317,7 @@ def _of_statements(file: str, text: str) -> Iterator[Mutation]:
         body, seen = text[begin:end], Counter[str]()
         if file == "sql/schema.sql":
             body = re.split(r"(?<=\n\$\$;)\n|(?<=;)\n\n", body)[0]
-        reads = file in ("sql/schema.sql", "sql/report.sql")
+        reads = file in ("sql/schema.sql", "sql/report.sql", "sql/runs.sql")
         spans = [(*span, "true") for span in conditions(body, reads)]
         for pattern, new in CHANGES:
             spans += [
