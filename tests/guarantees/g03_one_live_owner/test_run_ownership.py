@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
-from support.rows import a_job, a_run, row
+from support.rows import a_job, a_run, row, value
 from support.schedules import prune
 from yamlsched import db as database
 from yamlsched.act import runs as actions
@@ -121,6 +121,40 @@ def test_a_claim_takes_due_runs_oldest_first_and_counts_the_attempt(
         NOON + LEASE,
     )
     assert (run.started_at, run.updated_at) == (NOON, NOON)
+
+
+def test_a_claim_and_a_reclaim_take_only_what_waits_or_is_lost_in_their_queue_and_namespace(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
+    job, there = a_job(db, overlap="allow"), a_job(db, namespace="elsewhere", overlap="allow")
+    other = a_job(db, "other", queue="other", overlap="allow")
+    over = {"locked_until": NOON - SECOND}
+    waits = due(db, job)
+    lost = due(db, job, status="running", **over)
+    cancelled = due(db, job, status="cancelled", finished_at=NOON - HOUR, **over)
+    left = [
+        due(db, job, locked_until=NOON + SECOND),
+        due(db, job, blocked_on="limit/y"),
+        due(db, job, status="running", locked_until=NOON + SECOND),
+        due(db, job, status="succeeded"),
+        due(db, other, queue="other"),
+        due(db, there),
+        due(db, there, status="running", **over),
+    ]
+    db.execute(
+        "insert into yamlsched.permits values ('default', 'limit/x', 1, %s), ('elsewhere', 'x', 1, %s)",
+        [cancelled, left[-1]],
+    )
+    before = [row(db, run) for run in left]
+
+    taken = claim(ask, "A")
+
+    assert [run.id for run in taken.lost] == [lost]
+    assert [run.id for run in taken.runs] == [waits, lost]
+    assert [row(db, run) for run in left] == before
+    run = row(db, cancelled)
+    assert (run.status, run.finished_at, run.locked_until) == ("cancelled", NOON - HOUR, None)
+    assert value(db, "select count(*) from yamlsched.job_failures") == 1
 
 
 def test_a_claim_takes_at_most_its_limit_of_both_kinds_together(
