@@ -293,6 +293,43 @@ def test_the_environment_of_one_namespace_does_not_refuse_the_files_of_another(d
     assert [place(db, host).refused_hash for host in ("web-1", "web-2")] == [None, None]
 
 
+def test_a_namespace_goes_the_same_way_beside_others_on_the_same_hosts_and_paths(db: Db) -> None:
+    def files(name: str, job: dict[str, str]) -> list[ScheduleFile]:
+        return [a_file(host, top=f"namespace: {name}", x=job) for host in ("web-1", "web-2")]
+
+    def way(name: str, *others: str) -> list[Any]:
+        """Return what ticks say and write: an edit that one host has first, its revert, and a new
+        place whose file is invalid.
+        """
+        said: list[Any] = []
+        old, new = files(name, OLD_JOB), files(name, NEW_JOB)
+        ticks = [old, old, [new[0], old[1]], new, [new[0], old[1]], old, old, old, old, old, old]
+        for minute, there in enumerate(ticks):
+            now = NOON + minute * MINUTE
+            for other in others:
+                said_there = [tick(db, one, now) for one in files(other, NEW_JOB)]
+                assert {one.verdict for one in said_there} <= {Verdict.APPLY, Verdict.CURRENT}
+            for one in there:
+                result = tick(db, one, now)
+                said.append((result.verdict, result.has_findings, result.may_claim))
+        invalid = f"version: 1\nnamespace: {name}\njobs: {{x: {{hanlder: a.b}}}}\n".encode()
+        tick(db, replace(old[0], data=invalid, host=f"pod-{name}"), NOON + HOUR)
+        place = (
+            "select h.host, h.hash is not distinct from n.hash, h.since, h.refused_at, h.seen_at,"
+            " h.expected_until, h.first_seen_at"
+            " from yamlsched.hosts h join yamlsched.namespaces n on n.namespace = h.namespace"
+            " where h.namespace = %s and h.host not like 'pod-%%' order by h.host"
+        )
+        pod = "select count(*) from yamlsched.hosts h join yamlsched.namespaces n using (namespace, hash) where h.host = %s"
+        rows = [tuple(row) for row in db.execute(place.encode(), [name])]
+        return [said, rows, db.execute(pod.encode(), [f"pod-{name}"]).fetchone()]
+
+    alone = way("one")
+
+    assert alone[2] == (1,)
+    assert way("two", "others", "another") == alone
+
+
 # -- containers --------------------------------------------------------------------------------------------------------
 
 
