@@ -236,6 +236,11 @@ EQUIVALENT = {
     "pause_dying: for": "a race: sessions that change the same rows in another order would wait for each other",
     "block_closed: d.limit_name is not null": "spares computing gates of runs that stand at one without room",
     "block_closed: g.name like": "gates without room are asked, too",
+    "runs.sql claim: s.state <> 'free'": "what is claimed is named twice: the worker asks once more",
+    **{
+        f"runs.sql reclaim: {part}": "more runs are looked at, and checked again when they are locked; for the index"
+        for part in ("e.queue", "e.priority", "e.blocked_on", "e.finished_at", "e.run_at")
+    },
     "runs.sql claim: d.id = any": "all jobs are read",
     "runs.sql claim: p.exclusive or": "all runs are claimed by claim_gated, which is slower",
     "runs.sql claim: (select j.after": "spares a call for each run of a job that follows none",

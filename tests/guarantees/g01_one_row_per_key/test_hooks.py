@@ -208,6 +208,19 @@ def test_the_trigger_is_what_ended_then_and_the_run_as_it_is_now(db: Db, ask: As
     }  # fmt: skip
 
 
+def test_runs_that_a_handler_enqueued_have_no_trigger(db: Db, ask: Ask) -> None:
+    parent = a_run(db, a_job(db, "charge"), "succeeded")
+    db.execute("insert into yamlsched.gates values ('default', 'limit/mails', 1)")
+    for name, limit in (("mail", None), ("limited_mail", "mails")):
+        job = a_job(db, name, schedule=None, limit_name=limit)
+        a_run(db, job, parent_id=parent, run_at=NOON - HOUR)
+
+    claimed, gated = ask(claiming.claim, "default", "A", 100, now=NOON)
+    ask(claiming.claim_gated, "default", claimed, "B", gated, now=NOON)
+
+    assert [run.trigger for run in claimed.runs] == [None, None]
+
+
 def test_retention_spares_a_run_that_an_unfinished_hook_reports(db: Db, ask: Ask) -> None:
     job = a_job(db, "charge", schedule=None, queue="own", on_success=["ping"])
     a_job(db, "ping", schedule=None)

@@ -157,6 +157,16 @@ def test_a_claim_and_a_reclaim_take_only_what_waits_or_is_lost_in_their_queue_an
     assert value(db, "select count(*) from yamlsched.job_failures") == 1
 
 
+def test_a_claim_does_not_wait_for_locks(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
+    job = a_job(db, overlap="allow")
+    held, other = due(db, job), due(db, job)
+    with database.connect(dsn) as session, session.transaction():
+        session.execute("select from yamlsched.job_runs where id = %s for no key update", [held])
+        assert one(ask).id == other
+
+    assert one(ask, "B").id == held
+
+
 def test_a_claim_takes_at_most_its_limit_of_both_kinds_together(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
