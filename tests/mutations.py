@@ -239,7 +239,10 @@ EQUIVALENT = {
     "runs.sql claim: s.state <> 'free'": "what is claimed is named twice: the worker asks once more",
     **{
         f"runs.sql reclaim: {part}": "more runs are looked at, and checked again when they are locked; for the index"
-        for part in ("e.queue", "e.priority", "e.blocked_on", "e.finished_at", "e.run_at")
+        for part in (
+            *("e.queue", "e.priority", "e.blocked_on", "e.finished_at", "e.run_at"),
+            "r.locked_until < (select c.now from clock c)\n",
+        )
     },
     "runs.sql claim: d.id = any": "all jobs are read",
     "runs.sql claim: p.exclusive or": "all runs are claimed by claim_gated, which is slower",

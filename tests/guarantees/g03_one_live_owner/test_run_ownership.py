@@ -141,10 +141,12 @@ def test_a_claim_and_a_reclaim_take_only_what_waits_or_is_lost_in_their_queue_an
         due(db, there),
         due(db, there, status="running", **over),
     ]
-    db.execute(
-        "insert into yamlsched.permits values ('default', 'limit/x', 1, %s), ('elsewhere', 'x', 1, %s)",
-        [cancelled, left[-1]],
-    )
+    for run in (cancelled, *left):
+        db.execute(
+            "insert into yamlsched.permits"
+            " select namespace, 'limit/x', id, id from yamlsched.job_runs where id = %s",
+            [run],
+        )
     before = [row(db, run) for run in left]
 
     taken = claim(ask, "A")
