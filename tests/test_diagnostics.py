@@ -561,7 +561,7 @@ def test_explain_prints_the_page_of_a_code_or_lists_all_codes(folder: Path):
     assert page.startswith("YS203: an unknown cron alias\n")
     example = '    -purge: {cron: "@dayly", handler: shop.purge.run}\n    +purge: {cron: "@daily", '
     assert f"\n\nExample (- is wrong, + is right):\n\n{example}" in page
-    assert run("explain").output.splitlines()[0] == "YS001  the text is not valid YAML"
+    assert run("explain").output.splitlines()[0] == "YS001  the file is not valid YAML"
     assert (
         json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"]
         == "YS203"
