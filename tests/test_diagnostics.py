@@ -89,7 +89,11 @@ def example(code: str) -> list[str]:
     for block in re.findall(r"```diff\n(.*?)```", catalog.page(code), re.S):
         for sign in "-+":
             lines = [line[1:] for line in block.splitlines() if line[:1] in ("", " ", sign)]
-            if "jobs:" not in lines and "jobs: {}" not in lines:
+            keys = {line.partition(":")[0] for line in lines}
+            if "jobs" not in keys:
+                if keys & {*JOB_KEYS}:
+                    handler = [] if keys & {"handler", "command"} else ["handler: shop.purge.run"]
+                    lines = ["purge:", *(f"  {line}" for line in [*lines, *handler])]
                 lines = ["jobs:", *(f"  {line}" for line in lines)]
             files.append("\n".join(["version: 1", *lines]) + "\n")
     return files
@@ -559,7 +563,7 @@ def test_explain_prints_the_page_of_a_code_or_lists_all_codes(folder: Path):
     page = run("explain", "ys203").output
 
     assert page.startswith("YS203: an unknown cron alias\n")
-    example = '    -purge: {cron: "@dayly", handler: shop.purge.run}\n    +purge: {cron: "@daily", '
+    example = '    -cron: "@dayly"\n    +cron: "@daily"'
     assert f"\n\nExample (- is wrong, + is right):\n\n{example}" in page
     assert run("explain").output.splitlines()[0] == "YS001  the file is not valid YAML"
     assert (
