@@ -1002,7 +1002,7 @@ as $$
         select w.* from hook w where is_unique or w.unique_key is null
         union all
         (select distinct on (w.unique_key) w.* from hook w
-         where not exists (
+         where not is_unique and not exists (
              select from yamlsched.job_runs u
              where u.unique_key = w.unique_key and u.finished_at is null)
          order by w.unique_key, w.id)
