@@ -92,7 +92,8 @@ FOLLOW_TESTS = ["follow_enqueued", "follow_enqueued_races", *FOLLOW]
 PAUSE_TESTS = ["pause_after", "extras/notify/test_notes_paused"]
 # functions and views of schema.sql, and statements -> the tests of these alone, the fastest first
 OF_STATEMENTS = {
-    "queue_levels gates_of rooms make_gates lock_gates offer promote release": GATE_TESTS,
+    "queue_levels": [*GATE_TESTS, "queue_load"],
+    "gates_of rooms make_gates lock_gates offer promote release": GATE_TESTS,
     "grant_permits block claim_gated waits_elsewhere leave_gates": GATE_TESTS,
     "continue_edits waited_for unclaimed sweep remove_values move_runs repair": GATE_TESTS,
     "block_closed": ["gates_upkeep", "gates", "limits", "late", *PAUSE_TESTS],
@@ -214,11 +215,11 @@ EQUIVALENT = {
     },
     **{
         f"schema.sql queue_levels: {part}": "a queue without entries is looked at"
-        for part in ("r.namespace", "r.blocked_on", "r.finished_at", "f.name is not null $$")
+        for part in ("r.namespace", "r.blocked_on", "r.finished_at")
     },
     "waited_for: r.blocked_on > 'b'": "what follows jobs looks again each second, and waits again",
     "waited_for: r.namespace": "gates are asked at which no run of the namespace waits",
-    "waited_for: f.name is not null $$": "a gate without a name has no runs",
+    "waited_for: f.name is not null #2": "a gate without a name has no runs",
     **{
         f"schema.sql block: {part}": "redundant: runs of the same jobs, at the same full gate"
         for part in ("e.namespace", "e.queue", "e.priority")
@@ -265,16 +266,14 @@ EQUIVALENT = {
     "claim_gated: g.name like": "turns are offered once more than needed: a claim in each round for each run",
     "sweep: m.free > 0": "redundant: `offer` asks again; this one spares waiting for full gates",
     "offer: m.free > 0": "redundant: without room no run is offered, and the sweep passes gates with room",
-    "claim_gated: n.": "chosen by the statement before; checked again on the locked row",
     "block_closed: r.id > past": "redundant: what is blocked does not match again; this one spares reading it",
     "settle_notes: for update": "a race: sessions that lock the same rows in another order would wait for each other",
-    "d.notify <> '{}' -> true": "redundant: without names no target is joined; this one saves work",
+    "d.notify <> '{}'": "redundant: without names no target is joined; this one saves work",
     **{
         f"follow.sql {name}: r.{part}": "redundant: `hold` has locked these rows with the same condition"
-        for name in ("release", "block", "remove", "cancel")
+        for name in ("release", "block", "cancel")
         for part in ("unreleased", "finished_at")
     },
-    "follow.sql release: a.run_id in": "redundant for the same reason",
     "follow.sql hold: r.namespace": "redundant: a job belongs to one namespace; this one helps the planner",
     "follow.sql gates: g.namespace": "redundant: names have the id of a job; this one helps the planner",
     "mark_followed: not d.is_followed": "what is marked stays so; this one spares writing it",
