@@ -556,6 +556,6 @@ def test_an_import_names_what_it_inherits_from_the_defaults_of_its_file(folder: 
 
     result = run("import", "crontab", "--into", "jobs/a.yaml")
 
-    assert "its defaults apply to the imported jobs too: owner" in result.output
+    assert "the imported jobs also get its defaults: owner" in result.output
     job = load_file(Path("schedules.yaml"), None).jobs["df"]
     assert (job.env, job.owner) == ({}, "x")

@@ -416,10 +416,10 @@ def cli(
 
 
 NOT_BEGUN, NOT_DONE = (
-    "it has not begun 2h after it was due",
+    "it has not started 2h after it was due",
     "it has not succeeded 2h after its slot",
 )
-BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its slot (finish_within: 1h)"
+BOTH = "it started 1h after it was due (start_within: 15m); it {} 1h58m after its slot (finish_within: 1h)"
 
 
 @pytest.mark.parametrize(
@@ -441,26 +441,26 @@ BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its 
         (
             "queued",
             {"late_at": 45},
-            f"it has not begun 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
+            f"it has not started 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
         ),
         ("queued", {"by_hand": True}, f"{NOT_BEGUN} (start_within: 15m)"),
         ("queued", {"scheduled_for": None}, f"{NOT_BEGUN} (start_within: 15m)"),
         (
             "running",
             {"started_at": 60},
-            f"it began 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
+            f"it started 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
         ),
         ("running", {"started_at": 106}, f"{NOT_DONE} (finish_within: 1h)"),
         (
             "failed",
             {"started_at": 60, "run_at": -5, "late_at": 105},
-            f"it began 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
+            f"it started 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
         ),
         ("succeeded", {"started_at": 60, "finished_at": 2}, BOTH.format("succeeded")),
         (
             "succeeded",
             {"started_at": 60, "finished_at": 61},
-            "it began 1h after it was due (start_within: 15m)",
+            "it started 1h after it was due (start_within: 15m)",
         ),
         (
             "succeeded",
@@ -531,7 +531,9 @@ def test_a_run_that_was_retried_began_with_its_first_attempt(db: Db, cli: Cli) -
     }
     run = a_run(db, a_job(db), "succeeded", run_at=ago(3), **more)
 
-    assert "late      it began 1h20m after it was due (start_within: 15m)\n" in cli("show", run).out
+    assert (
+        "late      it started 1h20m after it was due (start_within: 15m)\n" in cli("show", run).out
+    )
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ def test_a_command_of_a_plugin_is_executed_listed_and_suggested(cli: Cli, instal
 
     assert cli("hello") == (0, "hello\n", "")
     assert "\nOther:\n  hello       Greet.\n" in cli("--help").out
-    assert 'no verb "helo". Did you mean "hello"?' in cli("helo").err
+    assert 'no command "helo". Did you mean "hello"?' in cli("helo").err
     assert cli("hello", "--no-such").code == 2
 
 

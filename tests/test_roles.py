@@ -327,7 +327,7 @@ def test_every_verb_reports_what_to_grant_to_a_login_without_privileges(
         result = cli("doctor")
 
     assert result.code == 1
-    assert f"{name} lacks" in result.out
+    assert f"{name} is missing" in result.out
     assert f"grant yamlsched_worker to {name}" in result.out
 
 

@@ -435,7 +435,7 @@ def test_a_worker_that_leaves_without_a_run_has_failed_only_if_runs_were_due_the
     row = WorkerRow(
         id="a", requested_at=at(-400), reported_at=at(-390), seen_at=NOON, ended_at=NOON
     )
-    assert outcome(row) == (1, "it left without a run although runs were due")
+    assert outcome(row) == (1, "it exited without a run although runs were due")
     assert outcome(row, QueueLoad()) == (0, None)
     is_new = QueueLoad(runs=1, oldest_due_at=NOON - DUE_FOR + timedelta(seconds=1))
     assert outcome(row, is_new) == (0, None)

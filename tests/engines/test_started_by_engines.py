@@ -383,7 +383,7 @@ def test_a_worker_that_can_claim_nothing_is_a_failed_start_and_its_row_says_what
     stage.count_failure()
 
     [row] = stage.workers()
-    assert (row.error, row.runs) == ("it left without a run although runs were due", 0)
+    assert (row.error, row.runs) == ("it exited without a run although runs were due", 0)
     assert row.cannot_start == {"nothing": "the variable CUDA_LICENSE is not set"}
     assert project.summary(run) == ("queued", 0, 0, 0, 0)
 

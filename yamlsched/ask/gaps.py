@@ -28,8 +28,8 @@ REASONS = {
     ),
     "calendar": "its date is skipped",
     "paused": "the job was paused",
-    "disabled": "schedules.yaml, or its environments, disabled the job then",
-    "retired": "the job was not in schedules.yaml then",
+    "disabled": "the job was disabled in schedules.yaml or in its environment",
+    "retired": "the job was not in schedules.yaml",
 }
 """Why slots have no run, what nobody intended first."""
 

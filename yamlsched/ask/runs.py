@@ -245,7 +245,7 @@ class StoredRun(RunRow):
         lines = []
         began_at = self.begun_at or (now if self.finished_at is None else None)
         if self.late_at is not None and began_at is not None and began_at > self.late_at:
-            what = "has not begun" if self.begun_at is None else "began"
+            what = "has not started" if self.begun_at is None else "started"
             late_by = approximate(began_at - self.late_at + self.start_within)
             lines.append(
                 f"it {what} {late_by} after it was due (start_within: {show(self.start_within)})"

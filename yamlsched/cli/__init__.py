@@ -175,11 +175,11 @@ def _unusable(name: str, error: EnvironmentFailed) -> click.Command:
         "max_content_width": 110,
         "show_default": True,
     },
-    subcommand_metavar="VERB [ARGS]...",
+    subcommand_metavar="COMMAND [ARGS]...",
     help="Run the jobs of schedules.yaml on time, once, with their history in PostgreSQL.",
     epilog=(
-        "yamlsched VERB --help shows the options of a verb. The options above can also be passed"
-        " after the verbs that use them."
+        "yamlsched COMMAND --help shows the options of a command. The options above can also be"
+        " passed after the commands that use them."
     ),
 )
 @click.version_option(__version__, message="yamlsched %(version)s")
@@ -290,10 +290,10 @@ def _unexpected(error: Exception, where: str = "yamlsched", whom: str = "") -> i
     """
     if getattr(error, "sqlstate", None) == "42501":  # insufficient_privilege
         _print_error(
-            f"the role of the DSN lacks a privilege for this ({' '.join(str(error).split())}). "
+            f"the role of the DSN may not do this ({' '.join(str(error).split())}). "
             "Grant it yamlsched_worker, or yamlsched_reader for read-only use: "
             '"yamlsched migrate --roles" prints the script that creates these '
-            'roles, "yamlsched doctor" lists what the role lacks'
+            'roles, "yamlsched doctor" lists what the role is missing'
         )
     elif type(error).__module__.startswith("psycopg"):
         _print_error(f"the database failed: {' '.join(str(error).split())}")

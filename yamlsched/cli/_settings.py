@@ -163,7 +163,7 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
             type=click.Choice(formats),
             metavar="FORMAT" if before_verb else None,
             help="The format of results"
-            + (": text, json, or another of the verb." if before_verb else "."),
+            + (": text, json, or another of the command." if before_verb else "."),
         ),
         click.Option(
             ["--log-format"],
@@ -192,7 +192,7 @@ class VerbGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError:
             hint = did_you_mean(args[0], self.list_commands(ctx), f"See: {ctx.command_path} --help")
-            raise click.UsageError(f'no verb "{args[0]}". {hint}', ctx) from None
+            raise click.UsageError(f'no command "{args[0]}". {hint}', ctx) from None
 
 
 class Verb(click.Command):
@@ -244,7 +244,7 @@ class Verb(click.Command):
         )
         if ctx.obj.format not in self.formats:
             raise click.UsageError(
-                f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx
+                f"--format {ctx.obj.format}: this command supports {', '.join(self.formats)}", ctx
             )
         return super().invoke(ctx)
 

@@ -150,7 +150,7 @@ def _failed(worker: WorkerRow, state: StartState, load: QueueLoad) -> str | None
     assert ended_at is not None
     if load.oldest_due_at is None or load.oldest_due_at + DUE_FOR > ended_at:
         return None
-    return worker.error or "it left without a run although runs were due"
+    return worker.error or "it exited without a run although runs were due"
 
 
 def _next_state(

@@ -422,7 +422,7 @@ def test_the_report_says_once_that_exit_codes_count() -> None:
     text = "0 2 * * * test -x /a && a || b\n0 3 * * * grep -q x /y || c\n0 4 * * * test -x /a && b && c\n"
     report = messages(import_text(text))
 
-    assert report.count("advice: cron ignores the exit code") == 1
+    assert report.count("advice: cron ignores exit codes") == 1
     assert "(also lines 2, 3)" in report
 
 

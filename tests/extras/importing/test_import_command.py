@@ -203,7 +203,7 @@ def test_jobs_are_appended_without_touching_the_rest(tmp_path: Path) -> None:
     assert done.return_value == 0, done.exception
     assert file.read_text() == EXISTING.replace("last value\n", f"last value\n{added}")
     assert "the name backup is taken: the job is called backup_2" in done.stderr
-    assert "its defaults apply to the imported jobs too: lease" in done.stderr
+    assert "the imported jobs also get its defaults: lease" in done.stderr
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir()] == ["schedules.yaml"]
 
@@ -386,7 +386,7 @@ def test_the_environment_and_directory_of_the_first_server_do_not_apply_to_jobs_
         ({}, "."),
         ({"B": "2"}, "/x"),
     ]
-    assert "its defaults apply to the imported jobs too: max_attempts\n" in done.stderr
+    assert "the imported jobs also get its defaults: max_attempts\n" in done.stderr
 
 
 def test_handlers_do_not_get_keys_of_commands(tmp_path: Path) -> None:

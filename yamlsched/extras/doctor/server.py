@@ -286,12 +286,12 @@ def privileges(connection: psycopg.Connection[Any]) -> Check:
         )
         return warn("role", f"{role.name} can only read", remedy)
     if role.lacks and role.can_enqueue:
-        what = f"{role.name} can only enqueue: it lacks {', '.join(role.lacks[:2])} and more"
+        what = f"{role.name} can only enqueue: it is missing {', '.join(role.lacks[:2])} and more"
         remedy = "enough for enqueueing; sync, work and tick need a login in yamlsched_worker"
         return fail("role", what, remedy)
     if role.lacks:
         what = (
-            f"{role.name} lacks"
+            f"{role.name} is missing"
             f" {', '.join(role.lacks[:3])}{' and more' if len(role.lacks) > 3 else ''}"
         )
         remedy = (

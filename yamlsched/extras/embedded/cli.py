@@ -188,7 +188,7 @@ def _by_name(settings: Settings) -> bool:
     """Return whether the embedded database was requested by name. Warn if another DSN is set."""
     if not settings.is_embedded:
         click.echo(
-            "yamlsched: a DSN is set and used by the other verbs; `db` controls the embedded"
+            "yamlsched: a DSN is set and used by the other commands; `db` controls the embedded"
             " database",
             err=True,
         )

@@ -264,5 +264,5 @@ def _expires(place: Place, option: str, value: Any, keys: dict[str, Any]) -> Non
     )
     written = f"{option} becomes catchup_window: {keys['catchup_window']}"
     place.changed(
-        f"{written}: an older slot is skipped, but a run that waits for a worker does not expire"
+        f"{written}: an older slot is skipped, but a run never expires while it waits for a worker"
     )

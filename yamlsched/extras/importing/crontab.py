@@ -32,8 +32,7 @@ NO_COUNTERPART = re.compile(
 )
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
 GUARD_REWRITTEN = (
-    "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which"
-    " exits 0"
+    "cron ignores exit codes; here exit 1 would count as a failure, so the guard became an if"
 )
 NOTIFY = (
     "`notify: {ops: {url_env: OPS_NOTIFY_URL}}` and `defaults: {notify: [ops]}`, and set "
@@ -49,7 +48,7 @@ ADVICE = {
 """For a part of a command: what yamlsched has for it."""
 DATE = re.compile(r"(?:\$\(|`)\s*(?:/bin/)?date\b")
 DATE_ADVICE = (
-    "$(date) is the time at which the run starts, also of a slot that is made up for or retried:"
+    "$(date) is the time at which the run starts, also for a slot that runs late or is retried:"
     ' for the date of the slot write $(date -d "$YAMLSCHED_SCHEDULED_FOR" ...)'
 )
 NO_HOME = (
@@ -62,7 +61,7 @@ NO_USER = (
 )
 AS_ROOT = "user root: the command runs as the user of yamlsched tick, which must be root"
 EXIT_CODES = (
-    "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
+    "cron ignores exit codes; here any exit code other than 0 is a failure: check this command"
 )
 MAX_LINE_CHARS = 10_000
 SIXTH_FIELD = re.compile(

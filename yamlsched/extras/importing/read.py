@@ -182,9 +182,7 @@ def report(batch: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
     if batch.assumes_utc and zone_remedy:
         lines.append(f"time zone: UTC is used where a file names none. {zone_remedy}")
     if into is not None and batch.jobs and (inherited := _inherited(into, batch)):
-        lines.append(
-            f"{into.source.file}: its defaults apply to the imported jobs too: {inherited}"
-        )
+        lines.append(f"{into.source.file}: the imported jobs also get its defaults: {inherited}")
     left_out = sum(note.effect is Treatment.REFUSED for note in batch.notes)
     jobs = "1 job" if len(batch.jobs) == 1 else f"{len(batch.jobs)} jobs"
     times = f" ({batch.differing} with other fire times)" if batch.differing else ""

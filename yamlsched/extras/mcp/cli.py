@@ -14,7 +14,7 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.mcp.tools import ACTIONS, all_tools
 from yamlsched.schedule.file import absolute
 
-HELP = """Serve the reading verbs as tools for an assistant, by the Model Context Protocol on stdin
+HELP = """Serve the read-only commands as tools for an assistant, by the Model Context Protocol on stdin
 and stdout.
 
 It needs the extra `mcp`, and a DSN with the role yamlsched_reader. Only actions that --actions

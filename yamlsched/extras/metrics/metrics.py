@@ -72,7 +72,7 @@ HELP = {
     "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
     "stuck_runs": "Runs past their lease or their timeout.",
     "repaired_runs": (
-        "Runs that waited for nothing, and that a sweep let go. It stays 0 unless sessions die."
+        "Waiting runs that a sweep had to release, because a session had died; normally 0."
     ),
     "tick_age_seconds": "Time since the latest tick.",
     "other_files": (
@@ -81,7 +81,7 @@ HELP = {
     "refused_files": ("Hosts and paths whose schedules.yaml has errors, and is not applied."),
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
     "job_late_seconds": (
-        "Time since a run could have begun, or since the unfinished slot; 0 if the job is not late."
+        "Time since a run could have started, or since the unfinished slot; 0 if not late."
     ),
     "job_held_up_seconds": (
         "Time that the oldest run of the job has waited for jobs that it follows; 0 if none waits."

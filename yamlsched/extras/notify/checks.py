@@ -33,8 +33,8 @@ def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
     for name, target in loaded.notify.items():
         if name not in set_here:
             what = (
-                f"target {name}: this host lacks {target.url_env}, so only other hosts send its"
-                " messages"
+                f"target {name}: {target.url_env} is not set on this host, so only other hosts"
+                " send its messages"
             )
             yield warn("notify", what, f"set {target.url_env} where ticks run, in the crontab too")
     if set_here and find_spec("apprise") is None:
@@ -61,7 +61,7 @@ def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
         )
         yield warn(
             "notify",
-            "targets are told of jobs, and nobody of ticks that have ended",
+            "if ticks stop, no notification is sent",
             remedy,
         )
 

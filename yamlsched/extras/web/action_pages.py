@@ -52,7 +52,7 @@ TOO_SLOW = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
 LACKS_PRIVILEGE = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)
 GRANT = (
     'Grant it yamlsched_worker: "yamlsched migrate --roles" prints the script that creates the'
-    " roles. yamlsched doctor lists what a role lacks."
+    " roles. yamlsched doctor lists what a role is missing."
 )
 NO_STORE = {"Cache-Control": "no-store"}
 Answer = Callable[..., Response]

@@ -64,7 +64,7 @@ TIMED_OUT = Rejection(
 )
 LACKS_PRIVILEGE = (
     'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the'
-    ' roles, "yamlsched doctor" lists what the role lacks.'
+    ' roles, "yamlsched doctor" lists what the role is missing.'
 )
 WORKS_AFTERWARDS = (
     "This page works again as soon as the database does; it does not have to be restarted."
@@ -163,7 +163,9 @@ class Application:
         except TOO_SLOW:
             return self._error(request, TIMED_OUT)
         except psycopg.errors.InsufficientPrivilege as error:
-            what = f"The role of the page's DSN lacks a privilege: {self._redact(reason(error))}."
+            what = (
+                f"The role of the page's DSN is missing a privilege: {self._redact(reason(error))}."
+            )
             return self._error(
                 request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE)
             )

@@ -117,7 +117,7 @@ def check(linter: Linter, calls: Calls) -> None:
             at, "YS424", message, "Run the worker as that user, with a namespace of its own."
         )
     if "flock" in programs:
-        message = f"{spot}: flock excludes runs on one host, overlap excludes them on all hosts"
+        message = f"{spot}: flock prevents overlap on one host only, overlap does on all hosts"
         linter.findings.warning(
             at, "YS425", message, "Remove flock, and write overlap: skip, or overlap: wait."
         )

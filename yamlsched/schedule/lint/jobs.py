@@ -94,7 +94,7 @@ def last_attempt(linter: Linter, job: Job) -> None:
         and job.enabled
         and linter.is_written(job, "max_attempts")
     ):
-        message = "the first failure is final, and nobody is notified"
+        message = "one failure is final, and nobody is notified"
         linter.warn_where_written(
             "YS420",
             job,
