@@ -23,13 +23,16 @@ where case when c.is_gone then not c.is_retired else c.is_retired or (c.stored).
 order by c.job_type;
 
 -- name: read
--- What decides the slots of jobs. Locked before, if at all: this sees the rows as they are then.
+-- What decides the slots of jobs: by their ids, or by their names if these are null. Locked
+-- before, if at all: this sees the rows as they are then.
 select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window,
        d.spread,
        d.after, d.created_at, d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at,
        d.paused_until, d.retired_at, d.skip_on, d.only_on, d.paused_by, d.paused_reason
 from yamlsched.job_definitions d
-where d.id = any (%(ids)s::bigint[])
+where d.id = any (coalesce(%(ids)s::bigint[], array(
+    select n.id from yamlsched.job_definitions n
+    where n.namespace = %(namespace)s and n.job_type = any (%(names)s::text[]))))
 order by d.id;
 
 -- name: lock
@@ -46,12 +49,6 @@ for no key update;
 select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.next_slot_at is not null;
-
--- name: find
--- One job of a namespace.
-select d.id
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
 
 -- name: same_programs
 -- The jobs whose attempts would execute the same, and in the same queue, by their definitions.

@@ -147,12 +147,6 @@ set status = 'cancelled', finished_at = %(now)s, updated_at = %(now)s, blocked_o
 from unnest(%(ids)s::bigint[], %(reasons)s::text[]) as c (id, reason)
 where r.id = c.id and r.unreleased and r.finished_at is null;
 
--- name: upstreams
--- The definitions of the jobs that these follow.
-select d.id, d.job_type, d.schedule, d.timezone, d.effective_from
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]);
-
 -- name: followers
 -- The jobs that follow these, also by way of others.
 with recursive f as (

@@ -8,25 +8,18 @@ select to_regclass('yamlsched.migrations') is not null as found;
 
 -- name: schema
 -- Who owns the schema, and what is in it. The owner can replace each table and function, and so
--- decides what a migration and each later statement do: it must be the current user, a role that it
--- was made a member of, or a superuser. A superuser counts as a member of every role, so that
--- pg_has_role would accept any. The script of the roles gives the schema to yamlsched_owner, and
--- superusers may migrate after it.
-with recursive memberships (role) as (
-    select r.oid from pg_catalog.pg_roles r where r.rolname = current_user
-    union
-    select m.roleid from pg_catalog.pg_auth_members m join memberships s on s.role = m.member
-)
+-- decides what a migration and each later statement do: it must be the current user, a role with
+-- this member, or a superuser. A superuser counts as a member of every role, and may migrate
+-- only what superusers and yamlsched_owner own, to which the script of the roles gives the schema.
 select o.rolname as owner, current_user as who,
-       o.oid in (select s.role from memberships s) or o.rolsuper
-       or (o.rolname = 'yamlsched_owner'
-           and (select r.rolsuper from pg_catalog.pg_roles r
-               where r.rolname = current_user)) as is_trusted,
+       o.rolsuper or case when u.rolsuper then o.rolname = 'yamlsched_owner'
+                          else pg_has_role(u.oid, o.oid, 'member') end as is_trusted,
        exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid)
        or exists (select from pg_catalog.pg_proc p where p.pronamespace = n.oid)
        or exists (select from pg_catalog.pg_type t where t.typnamespace = n.oid) as has_objects
 from pg_catalog.pg_namespace n
 join pg_catalog.pg_roles o on o.oid = n.nspowner
+join pg_catalog.pg_roles u on u.rolname = current_user
 where n.nspname = 'yamlsched';
 
 -- name: applied

@@ -52,18 +52,12 @@ where w.namespace = %(namespace)s
       < :now - interval '7 days';
 
 -- name: lock_queue
--- Lock the queue's row, and make it if it is missing. The time is read after that: what is written
--- under the lock has times in the order of the locks.
-with locked as materialized (
-    insert into yamlsched.queue_states as q (namespace, queue)
-    values (%(namespace)s, %(queue)s)
-    on conflict (namespace, queue) do update set queue = excluded.queue
-    returning q.failed_starts, q.failed_at, q.next_start_at, q.decided_at
-)
-select l.*, :now as now from locked l;
+-- Lock the queue's row, and make it if it is missing. The time is read after that, with the state:
+-- what is written under the lock has times in the order of the locks.
+insert into yamlsched.queue_states (namespace, queue) values (%(namespace)s, %(queue)s)
+on conflict (namespace, queue) do update set queue = excluded.queue;
 
 -- name: state
--- The same without a lock.
 select coalesce(q.failed_starts, 0) as failed_starts, q.failed_at, q.next_start_at, q.decided_at,
        :now as now
 from (select) one
@@ -105,7 +99,7 @@ where q.namespace = %(namespace)s and q.queue = %(queue)s;
 -- name: note_command
 -- The command of a start has failed. A worker that has come all the same counts.
 update yamlsched.workers w
-set ended_at = %(now)s, error = %(error)s
+set ended_at = :now, error = %(error)s
 where w.namespace = %(namespace)s and w.queue = %(queue)s and w.id = %(id)s
   and w.reported_at is null and w.ended_at is null
 returning w.id;

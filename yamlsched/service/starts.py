@@ -188,8 +188,9 @@ def read_situation(
     """Read what the rule needs; ``locks``: under the lock of the queue."""
     sql, settings = load("workers"), start.settings
     scope = {"namespace": namespace, "queue": start.queue}
-    name = "workers.lock_queue" if locks else "workers.state"
-    [(*state, now)] = execute(connection, name, **scope, now=now).fetchall()
+    if locks:
+        execute(connection, "workers.lock_queue", **scope)
+    [(*state, now)] = execute(connection, "workers.state", **scope, now=now).fetchall()
     most = max(MIN_COUNTED, 2 * settings.max_workers * settings.concurrency)
     parameters = {**scope, "now": now, "decided_at": state[-1], "most": most}
     [counted] = fetch(connection, QueueLoad, sql["load"], parameters)
@@ -228,9 +229,9 @@ def note_command(
     scope = {"namespace": namespace, "queue": queue}
     with connection.transaction():
         # under the lock, as all that is written about the queue
-        [(*_, now)] = execute(connection, "workers.lock_queue", **scope, now=None).fetchall()
+        execute(connection, "workers.lock_queue", **scope)
         noted = execute(
-            connection, "workers.note_command", **scope, id=id, error=error, now=now
+            connection, "workers.note_command", **scope, id=id, error=error, now=None
         ).fetchall()
     if noted:
         log.warning("start.failed", queue=queue, worker=id, error=error)

@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg import Connection
-from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import execute, fetch_column, load
+from yamlsched.db.query import execute, fetch, fetch_column, load
 from yamlsched.schedule.job import DEFAULT_ROW, Job, NotifyTarget, to_row
 
 
@@ -79,9 +78,12 @@ def differences(
     connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]
 ) -> list[Difference]:
     """Return the jobs that applying ``jobs`` would change, by name."""
-    with connection.cursor(row_factory=class_row(Difference)) as cursor:
-        cursor.execute(load("definitions")["differences"], _file_parameters(namespace, jobs))
-        return cursor.fetchall()
+    return fetch(
+        connection,
+        Difference,
+        load("definitions")["differences"],
+        _file_parameters(namespace, jobs),
+    )
 
 
 def same_programs(
@@ -99,9 +101,14 @@ def _file_parameters(namespace: str, jobs: Mapping[str, Job]) -> dict[str, Any]:
 
 def read(connection: Connection[Any], ids: Sequence[int]) -> list[Definition]:
     """Return definitions, in the order of their ids."""
-    with connection.cursor(row_factory=class_row(Definition)) as cursor:
-        cursor.execute(load("definitions")["read"], {"ids": ids})
-        return cursor.fetchall()
+    parameters = {"ids": ids, "namespace": None, "names": None}
+    return fetch(connection, Definition, load("definitions")["read"], parameters)
+
+
+def named(connection: Connection[Any], namespace: str, names: Iterable[str]) -> list[Definition]:
+    """Return the definitions of jobs by their names, in the order of their ids."""
+    parameters = {"ids": None, "namespace": namespace, "names": list(names)}
+    return fetch(connection, Definition, load("definitions")["read"], parameters)
 
 
 def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
@@ -112,9 +119,7 @@ def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
 
 def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
-    parameters = {"namespace": namespace, "job_type": job_type}
-    ids = fetch_column(connection, load("definitions")["find"], parameters)
-    return next(iter(read(connection, ids)), None)
+    return next(iter(named(connection, namespace, [job_type])), None)
 
 
 def names(connection: Connection[Any], namespace: str) -> list[str]:

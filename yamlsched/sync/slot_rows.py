@@ -10,7 +10,7 @@ from psycopg import Connection
 
 from yamlsched.db.query import execute
 from yamlsched.sync import slot_plan
-from yamlsched.sync.definitions import Definition
+from yamlsched.sync.definitions import Definition, named
 from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun
 
 CHUNK_ROWS = 5000
@@ -46,7 +46,7 @@ def key_holders(
 ) -> dict[str, KeyHolder]:
     """Return the holders of those keys that are, or were, in use."""
     rows = execute(connection, "slots.key_holders", namespace=namespace, keys=keys)
-    return {row.key: KeyHolder._make(row[1:]) for row in rows}
+    return {row.key: KeyHolder._make(row[1:5]) for row in rows}
 
 
 def create_runs(
@@ -63,11 +63,10 @@ def create_runs(
 
 def followed(
     connection: Connection[Any], namespace: str, jobs: Iterable[Definition]
-) -> dict[str, Any]:
-    """Return by name what decides the slots of the jobs that ``jobs`` follow."""
-    names = sorted({name for job in jobs for name in job.after})
-    rows = execute(connection, "follow.upstreams", namespace=namespace, names=names)
-    return {row.job_type: row for row in rows}
+) -> dict[str, Definition]:
+    """Return by name the jobs that ``jobs`` follow."""
+    names = {name for job in jobs for name in job.after}
+    return {job.job_type: job for job in named(connection, namespace, names)}
 
 
 def await_upstreams(

@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.db.query import load
+from yamlsched.db.query import load, now
 from yamlsched.errors import Refused
 from yamlsched.worker import clock
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
@@ -197,8 +197,8 @@ def _refusal(
         )
     for queue in sorted(max_workers.keys() & set(queues)):
         place = {**worker, "queue": queue}
-        [state] = connection.execute(sql["lock_queue"], place).fetchall()
-        limits = {"now": state.now, "max_workers": max_workers[queue]}
+        connection.execute(sql["lock_queue"], place)
+        limits = {"now": now(connection), "max_workers": max_workers[queue]}
         if connection.execute(sql["refuse_above"], {**place, **limits}).fetchall():
             return f"{max_workers[queue]} started workers of queue {queue} are live"
     return None
