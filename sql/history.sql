@@ -124,17 +124,6 @@ order by case when %(ids)s::bigint[] is null and %(oldest_first)s then r.id end,
              else -r.id end
 limit %(limit)s;
 
--- name: id_of_key
--- The run of a key: existing, or pruned and remembered.
-select r.id, null::timestamptz as pruned_at
-from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.idempotency_key = %(key)s
-union all
-select u.run_id, u.pruned_at
-from yamlsched.used_keys u
-where u.namespace = %(namespace)s and u.idempotency_key = %(key)s
-limit 1;
-
 -- name: run
 -- `waits_since`: since when a run may be claimed that waits for no pause, no run of its job and no
 -- other jobs.
@@ -201,20 +190,11 @@ where e.run_id = %(id)s
 order by e.id;
 
 -- name: children
--- The runs that the run's handler enqueued, the dead ones first. They are written when it finishes,
--- with the next ids.
+-- The runs that the run's handler enqueued, or those of its hooks; the dead ones first.
 select r.id, r.job_type, r.idempotency_key as key, r.status
 from yamlsched.job_runs r
-where r.parent_id = %(id)s and r.hook is null
+where r.parent_id = %(id)s and (r.hook is not null) = %(of_hooks)s
 order by r.status <> 'dead', r.id
-limit %(limit)s;
-
--- name: hooks
--- The runs of hooks that report the ends of a run and of its attempts.
-select r.id, r.job_type, r.idempotency_key as key, r.status
-from yamlsched.job_runs r
-where r.parent_id = %(id)s and r.hook is not null
-order by r.id
 limit %(limit)s;
 
 -- name: chain

@@ -190,11 +190,7 @@ group by c.change
 order by c.change;
 
 -- name: job_counts
--- How many jobs the file in use has.
-select count(*)::integer as jobs, count(*) filter (where not d.enabled)::integer as disabled
+-- How many jobs the file in use has, and the time zone that most of those with a cron have.
+select count(*)::integer as jobs, count(*) filter (where not d.enabled)::integer as disabled,
+       mode() within group (order by d.timezone) filter (where d.schedule is not null) as timezone
 from yamlsched.job_definitions d where d.namespace = %(namespace)s and d.retired_at is null;
-
--- name: timezone
--- The time zone that most jobs with a cron have.
-select mode() within group (order by d.timezone) from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.retired_at is null and d.schedule is not null;

@@ -40,18 +40,12 @@ set reported_at = excluded.reported_at, done = excluded.done, total = excluded.t
     note = excluded.note;
 
 -- name: of_runs
--- The progress of the latest attempts of runs.
+-- The last progress of the attempts of runs; with `only_latest`, of the latest ones.
 select p.run_id, p.done, p.total, p.note, p.reported_at, p.attempt, p.worker
 from yamlsched.job_runs r
-join yamlsched.attempt_progress p on p.run_id = r.id and p.attempt = r.attempts
-  and p.worker = r.locked_by
-where r.id = any (%(ids)s::bigint[]);
-
--- name: of_attempts
--- The last progress of each attempt of a run.
-select p.run_id, p.done, p.total, p.note, p.reported_at, p.attempt, p.worker
-from yamlsched.attempt_progress p
-where p.run_id = %(id)s
+join yamlsched.attempt_progress p on p.run_id = r.id
+where r.id = any (%(ids)s::bigint[])
+  and (not %(only_latest)s or p.attempt = r.attempts and p.worker = r.locked_by)
 order by p.attempt;
 
 -- name: write_outputs

@@ -950,8 +950,6 @@ begin
                  from unnest(runs, ids) with ordinality as k (run_id, id, nth);
 end
 $$;
-revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint,
-    text, interval, text[]) from public;
 
 -- Enqueue one run.
 create function yamlsched.enqueue(
@@ -973,8 +971,6 @@ as $$
         job_type, array[payload], array[idempotency_key], run_at, namespace, null, priority, delay,
         array[trace_context]) e
 $$;
-revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval,
-    text) from public;
 
 
 -- Hooks
@@ -1770,26 +1766,6 @@ begin
 end
 $$;
 
--- Remove the gates of values of limits that nobody uses any more.
-create function yamlsched.remove_values(of_namespace text) returns void
-    language plpgsql
-as $$
-declare
-    names text[];
-begin
-    names := array(
-        select g.name from yamlsched.gates g
-        where g.namespace = of_namespace and g.name like 'limit/%/%' for update skip locked);
-    delete from yamlsched.gates g       -- a later statement than the locks
-    where g.namespace = of_namespace and g.name = any (names) and not g.is_edited
-      and (select p.n from yamlsched.permits p
-           where p.namespace = of_namespace and p.name = g.name limit 1) is null
-      and (select r.id from yamlsched.job_runs r
-           where r.namespace = of_namespace and r.blocked_on = g.name
-             and r.finished_at is null limit 1) is null;
-end
-$$;
-
 -- Move waiting runs to the queue that their job has now. One that another session has locked is
 -- skipped: a claim or the next repair moves it.
 create function yamlsched.move_runs(run_ids bigint[]) returns void
@@ -1805,14 +1781,16 @@ as $$
 $$;
 
 -- Once a minute: return permits whose runs have ended, which only a session that died leaves; make
--- gates that a partial restore has lost, and move runs to the queues of their jobs: where they are,
--- there may be no worker. Returns how many runs had left permits: see namespaces.repairs.
+-- gates that a partial restore has lost, and remove those of values that nobody uses; move
+-- runs to the queues of their jobs: where they are, there may be no worker. Returns how many runs
+-- had left permits: see namespaces.repairs.
 create function yamlsched.repair(of_namespace text, now timestamptz) returns bigint
     language plpgsql
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 declare
-    ids bigint[];
+    ids   bigint[];
+    names text[];
 begin
     ids := array(
         select r.id from yamlsched.job_runs r
@@ -1841,7 +1819,16 @@ begin
         from yamlsched.job_definitions d
         cross join unnest(array['after/', 'closed/', 'job/']) k (kind)
         where d.namespace = of_namespace));
-    perform yamlsched.remove_values(of_namespace);
+    names := array(         -- the values of limits
+        select g.name from yamlsched.gates g
+        where g.namespace = of_namespace and g.name like 'limit/%/%' for update skip locked);
+    delete from yamlsched.gates g       -- that nobody uses: a later statement than the locks
+    where g.namespace = of_namespace and g.name = any (names) and not g.is_edited
+      and (select p.n from yamlsched.permits p
+           where p.namespace = of_namespace and p.name = g.name limit 1) is null
+      and (select r.id from yamlsched.job_runs r
+           where r.namespace = of_namespace and r.blocked_on = g.name
+             and r.finished_at is null limit 1) is null;
     return cardinality(ids);
 end
 $$;
@@ -1870,16 +1857,6 @@ as $$
         order by w.run_at, w.id limit 1) f
 $$;
 
--- How many of the runs that a run has enqueued have not ended, in words.
-create function yamlsched.enqueued_line(r yamlsched.job_runs) returns text
-    language sql stable
-as $$
-    select format('%s of %s runs that %s enqueued (run %s)',
-                  count(*) filter (where c.finished_at is null or c.locked_until is not null),
-                  count(*), r.job_type, r.id)
-    from yamlsched.job_runs c where c.parent_id = r.id and c.hook is null
-$$;
-
 -- What a run waits for, in words: who has the turn, or holds the limit, and since when the first in
 -- line waits; or what the jobs do that it follows.
 create function yamlsched.waits_for(r yamlsched.job_runs) returns text
@@ -1888,8 +1865,13 @@ as $$
     select coalesce(
         case when r.unreleased then (
             select 'waits for ' || string_agg(
-                       case when u.state = 'waiting' and u.outcome <> 'waiting'
-                            then yamlsched.enqueued_line(o)
+                       case when u.state = 'waiting' and u.outcome <> 'waiting' then (
+                                select format('%s of %s runs that %s enqueued (run %s)',
+                                              count(*) filter (where c.finished_at is null
+                                                               or c.locked_until is not null),
+                                              count(*), o.job_type, o.id)
+                                from yamlsched.job_runs c
+                                where c.parent_id = o.id and c.hook is null)
                             when o.id <> u.upstream_run_id
                             then d.job_type || ', which enqueued run ' || o.id || ' of '
                                  || o.job_type || ': it is ' || o.status
@@ -1920,21 +1902,6 @@ as $$
                  then yamlsched.limit_line(r.namespace, r.blocked_on) end)
     from yamlsched.job_definitions j
     where j.id = r.definition_id and r.finished_at is null
-$$;
-
--- The latest slot of a job that should have succeeded by now, if neither it nor a later one has.
-create function yamlsched.unfinished_slot(d yamlsched.job_definitions) returns timestamptz
-    language sql stable strict
-    set enable_sort = off set enable_bitmapscan = off
-as $$
-    select case when d.next_slot_at < clock_timestamp() - d.finish_within then d.next_slot_at
-                else (
-        select case when r.status <> 'succeeded' then r.scheduled_for end
-        from yamlsched.job_runs r
-        where r.definition_id = d.id and r.scheduled_for is not null
-          and (r.status = 'succeeded'
-               or r.finish_by <= clock_timestamp() and r.status <> 'cancelled')
-        order by r.scheduled_for desc limit 1) end
 $$;
 
 -- Since when and why a job is late, and the slot that is; null: it is not. The one definition.
@@ -1978,7 +1945,16 @@ begin
         slot := coalesce(slot, d.next_slot_at);
         return;
     end if;
-    since := case when d.finish_within is not null then yamlsched.unfinished_slot(d) end;
+    -- the latest slot that should have succeeded by now, if neither it nor a later one has
+    since := case
+        when d.finish_within is null then null
+        when d.next_slot_at < now - d.finish_within then d.next_slot_at
+        else (
+            select case when r.status <> 'succeeded' then r.scheduled_for end
+            from yamlsched.job_runs r
+            where r.definition_id = d.id and r.scheduled_for is not null
+              and (r.status = 'succeeded' or r.finish_by <= now and r.status <> 'cancelled')
+            order by r.scheduled_for desc limit 1) end;
     if since is not null then
         why := 'not finished: the run of its slot has not succeeded';
         slot := since;
@@ -2021,7 +1997,7 @@ $$;
 -- Since which revision of the code the runs of a job fail, in words; null if they do not, or if
 -- that is the revision of the last run that succeeded. Runs are counted up to a thousand.
 create function yamlsched.what_changed(job bigint) returns text
-    language sql stable set search_path = pg_catalog, pg_temp
+    language sql stable
 as $$
     select format('fails since revision %s, %s ago; last good %s', bad.revision,
                   case bad.runs when 1 then '1 run' else bad.runs || ' runs' end, good.revision)
@@ -2333,21 +2309,6 @@ where w.seen_at is not null;
 
 -- What is sent to targets of notifications
 
--- Whether a job's run that died is still what there is to say of the job: no run of a later slot
--- exists, or, of a run that was enqueued, for a day.
-create function yamlsched.is_still_dead(died bigint, at timestamptz,
-    now timestamptz) returns boolean
-    language sql stable
-as $$
-    select coalesce((
-        select case when r.scheduled_for is null then r.dead_at > now - interval '1 day'
-                    else not exists (select from yamlsched.job_runs l
-                                     where l.definition_id = r.definition_id
-                                       and l.scheduled_for > r.scheduled_for
-                                       and (l.finished_at is null or l.finished_at > r.dead_at)) end
-        from yamlsched.job_runs r where r.id = died and r.dead_at = at), false)
-$$;
-
 -- Whether a run of a slot or of a later one has succeeded since a time, and none of a still later
 -- one has died. It is looked for among the job's last 10,000 runs.
 create function yamlsched.has_succeeded(job bigint, of_slot timestamptz,
@@ -2407,7 +2368,8 @@ as $$
         due_at = least(case when n.due_at > now - interval '1 day' then n.due_at end, now)
 $$;
 
--- What is so now of a job or a problem, of the events that a target has.
+-- What is so now of a job or a problem, of the events that a target has. A run that died is still
+-- what there is to say if no run of a later slot exists, or, of a run that was enqueued, for a day.
 create function yamlsched.events_now(n yamlsched.notifications, events text[],
     now timestamptz) returns text[]
     language sql stable
@@ -2421,7 +2383,17 @@ as $$
         where case e.event
               when 'paused' then j.is_paused
               when 'dead' then n.dead_runs > n.told_runs
-                  or not j.is_paused and yamlsched.is_still_dead(n.run_id, n.dead_at, now)
+                  or not j.is_paused and coalesce((
+                      select case when r.scheduled_for is null
+                                  then r.dead_at > now - interval '1 day'
+                                  else not exists (
+                                      select from yamlsched.job_runs l
+                                      where l.definition_id = r.definition_id
+                                        and l.scheduled_for > r.scheduled_for
+                                        and (l.finished_at is null
+                                             or l.finished_at > r.dead_at)) end
+                      from yamlsched.job_runs r
+                      where r.id = n.run_id and r.dead_at = n.dead_at), false)
               when 'failing' then not j.is_paused
                   and yamlsched.failing_run(n.definition_id) is not null
               when 'late' then n.found_since is not null and n.definition_id is not null
@@ -2782,13 +2754,17 @@ end
 $$;
 
 -- The search_path of all functions: no caller's own function or operator takes the place of a
--- built-in one.
+-- built-in one. Nobody may call those that act with the privileges of their owner.
 do $$
 declare
-    name regprocedure;
+    one record;
 begin
-    for name in select p.oid from pg_proc p where p.pronamespace = 'yamlsched'::regnamespace loop
-        execute format('alter function %s set search_path = pg_catalog, pg_temp', name);
+    for one in select p.oid::regprocedure as name, p.prosecdef from pg_proc p
+               where p.pronamespace = 'yamlsched'::regnamespace loop
+        execute format('alter function %s set search_path = pg_catalog, pg_temp', one.name);
+        if one.prosecdef then
+            execute format('revoke execute on function %s from public', one.name);
+        end if;
     end loop;
 end
 $$;

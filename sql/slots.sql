@@ -48,14 +48,14 @@ where o.slot is not null;
 
 -- name: key_holders
 -- Which runs these keys belong to, now or before; a pruned run has no status.
-select k.key, h.job_type, h.scheduled_for, h.run_id, h.status
+select k.key, h.job_type, h.scheduled_for, h.run_id, h.status, h.pruned_at
 from unnest(%(keys)s::text[]) as k (key)
 cross join lateral (
-    select r.job_type, r.scheduled_for, r.id as run_id, r.status
+    select r.job_type, r.scheduled_for, r.id as run_id, r.status, null::timestamptz as pruned_at
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s and r.idempotency_key = k.key
     union all
-    select u.job_type, u.scheduled_for, u.run_id, null
+    select u.job_type, u.scheduled_for, u.run_id, null, u.pruned_at
     from yamlsched.used_keys u
     where u.namespace = %(namespace)s and u.idempotency_key = k.key
     limit 1

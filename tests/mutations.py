@@ -95,7 +95,7 @@ OF_STATEMENTS = {
     "queue_levels": [*GATE_TESTS, "queue_load"],
     "gates_of rooms make_gates lock_gates offer promote release": GATE_TESTS,
     "grant_permits block claim_gated waits_elsewhere leave_gates": GATE_TESTS,
-    "continue_edits waited_for unclaimed sweep remove_values move_runs repair": GATE_TESTS,
+    "continue_edits waited_for unclaimed sweep move_runs repair": GATE_TESTS,
     "block_closed": ["gates_upkeep", "gates", "limits", "late", *PAUSE_TESTS],
     "job_to_enqueue unique_key unique_keys enqueued_run is_worker": ENQUEUE_TESTS,
     "arguments_fault refuse_keys enqueue_many enqueue_fault": ENQUEUE_TESTS,
@@ -105,11 +105,11 @@ OF_STATEMENTS = {
     "owed_slot upstream has_open_child enqueued is_awaited": FOLLOW_TESTS,
     "awaited_parents awaited upstream_results": FOLLOW_TESTS,
     "is_dying pause_dying": PAUSE_TESTS,
-    "expected_until serve put_place report_file": ["hosts_rule", "hosts"],
+    "expected_until put_place report_file": ["hosts_rule", "hosts"],
     "due_work": ["idle", "late"],
-    "queue_load_of queue_loads queue_load": ["queue_load", "starts"],
-    "limit_line enqueued_line waits_for": ["status", "job_health", "follow_enqueued", "limits"],
-    "unfinished_slot late late_jobs job_queues job_health": ["late", "job_health", "status"],
+    "queue_load_of queue_load": ["queue_load", "starts"],
+    "limit_line waits_for": ["status", "job_health", "follow_enqueued", "limits"],
+    "late late_jobs job_queues job_health": ["late", "job_health", "status"],
     "is_failing failing_run stuck_runs": ["job_health", "status", "failures"],
 }
 # file -> names of its slow tests, for mutations that the fast ones do not find
@@ -210,7 +210,7 @@ EQUIVALENT = {
         f"schema.sql {name}.finished_at is null": "redundant: what is blocked is not finished; for the index"
         for name in (
             *("offer: n", "continue_edits: w", "waited_for: r"),
-            "remove_values: r",
+            "repair: r",
         )
     },
     **{
@@ -250,7 +250,7 @@ EQUIVALENT = {
     "runs.sql claim: (select j.after": "spares a call for each run of a job that follows none",
     "block: b.name is not null": "spares writing null over null",
     "grant_permits: s.name not like 'closed/%'": "redundant: a closed gate has no room",
-    "remove_values: g.namespace = of_namespace\n": "gates of others are locked for a moment",
+    "repair: g.namespace = of_namespace\n": "gates of others are locked for a moment",
     "claim_gated: r.id = any (held)\n": "gates of runs that are not claimed are locked for a moment",
     "continue_edits: g.name = any": "marks of gates at which every run stands go, whoever has them",
     "claim_gated: k.n": "more gates are locked than are needed, for a moment",

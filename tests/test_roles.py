@@ -493,17 +493,17 @@ WORKER_TABLES = {
     **dict.fromkeys((*VIEWS, "effects_in_doubt"), READ),
 }
 READING = """
-arguments_fault awaited awaited_parents due_work enqueue_fault enqueued enqueued_line enqueued_run events_now
+arguments_fault awaited awaited_parents due_work enqueue_fault enqueued enqueued_run events_now
 expected_until failing_run gates_of has_open_child has_succeeded is_awaited is_closed is_dying is_expired
-is_failing is_inside is_silent is_still_dead is_worker job_to_enqueue late limit_line limit_value
+is_failing is_inside is_silent is_worker job_to_enqueue late limit_line limit_value
 messages_due owed_slot queue_levels queue_load_of refuse_keys report_file retry_key rooms
-trigger_of unclaimed unfinished_slot unique_key upstream upstream_results valid_trace_context waited_for
+trigger_of unclaimed unique_key upstream upstream_results valid_trace_context waited_for
 waits_elsewhere waits_for what_changed
 """
 WRITING = """
 block block_closed claim_gated continue_edits enqueue enqueue_hooks enqueue_many expire
 forget_notes grant_permits insert_hooks leave_gates lock_gates make_gates move_runs note note_runs offer
-pause_dying promote put_definitions put_place release remove_values repair settle_notes sweep unique_keys
+pause_dying promote put_definitions put_place release repair settle_notes sweep unique_keys
 """
 
 

@@ -16,7 +16,7 @@ from psycopg.rows import namedtuple_row
 IDLE = TransactionStatus.IDLE
 FUNCTIONS = (
     *("block_closed", "claim_gated", "continue_edits", "leave_gates", "lock_gates"),
-    *("promote", "release", "remove_values", "repair", "sweep"),
+    *("promote", "release", "repair", "sweep"),
 )
 """Those of several statements. `block`, `grant_permits` and `offer` have one each."""
 STOP = b"select public.stop()"

@@ -241,7 +241,8 @@ def run_details(
     )
     reported = progress.attempts_progress(connection, id)
     latest = [each for each in reported if each.worker == run.worker]
-    sql, parameters = load("history"), {"id": id, "texts": texts, "limit": MAX_CHILDREN}
+    sql = load("history")
+    parameters = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "of_hooks": False}
     failures = fetch(connection, runs.FailedAttempt, sql["failures"], parameters)
     actions = trail(connection, run.namespace, target=f"run:{id}", limit=MAX_ACTIONS)[::-1]
     return RunDetails(
@@ -254,7 +255,7 @@ def run_details(
         progress=reported,
         effects=fetch(connection, runs.RunEffect, sql["effects"], parameters),
         children=fetch(connection, runs.ChildRun, sql["children"], parameters),
-        hooks=fetch(connection, runs.ChildRun, sql["hooks"], parameters),
+        hooks=fetch(connection, runs.ChildRun, sql["children"], {**parameters, "of_hooks": True}),
         parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=[
             replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"})

@@ -366,10 +366,9 @@ def id_of_key(
     connection: psycopg.Connection[Any], namespace: str, key: str
 ) -> tuple[int, datetime | None] | None:
     """Return the id of the run that has or had ``key``, and when that run was pruned."""
-    row = connection.execute(
-        load("history")["id_of_key"], {"namespace": namespace, "key": key}
-    ).fetchone()
-    return (row.id, row.pruned_at) if row else None
+    parameters = {"namespace": namespace, "keys": [key]}
+    row = connection.execute(load("slots")["key_holders"], parameters).fetchone()
+    return (row.run_id, row.pruned_at) if row else None
 
 
 def run(connection: psycopg.Connection[Any], id: int) -> StoredRun | None:

@@ -120,13 +120,14 @@ def runs_progress(
     connection: psycopg.Connection[Any], ids: Sequence[int]
 ) -> dict[int, StoredProgress]:
     """Return what the latest attempts of runs have reported, by the ids of the runs."""
-    rows = execute(connection, "progress.of_runs", ids=list(ids))
+    rows = execute(connection, "progress.of_runs", ids=list(ids), only_latest=True)
     return {row.run_id: _stored(row) for row in rows}
 
 
 def attempts_progress(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
     """Return what the attempts of a run have reported last."""
-    return list(map(_stored, execute(connection, "progress.of_attempts", id=id)))
+    rows = execute(connection, "progress.of_runs", ids=[id], only_latest=False)
+    return list(map(_stored, rows))
 
 
 def _stored(row: Any) -> StoredProgress:

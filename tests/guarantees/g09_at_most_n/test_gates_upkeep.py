@@ -115,12 +115,12 @@ def test_gates_of_values_that_nobody_uses_are_removed(db: Db, dsn: str) -> None:
         gate(db, name, "elsewhere")
         waiting(db, there, name)
         permit(db, a_run(db, there), name, "elsewhere")
-    permit(db, a_run(db, job), 'limit/tenants/["holds"]')
+    permit(db, a_run(db, job, "running"), 'limit/tenants/["holds"]')
     waiting(db, job, 'limit/tenants/["waits"]')
 
     with database.connect(dsn) as other, other.transaction():
         other.execute("select from yamlsched.gates where name like '%taken%' for no key update")
-        db.execute("select yamlsched.remove_values('default')")
+        call(db, "repair", NOW)
 
     assert names(db, "name like 'limit/%%'") == used | {"limit/tenants"}
     assert names(db, "name not like 'limit/%%'") == {

@@ -19,7 +19,7 @@ import psycopg
 from starlette.requests import Request
 from starlette.responses import Response
 
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.render import sentence
 from yamlsched.timetable import times
@@ -101,12 +101,8 @@ class Visit:
         """
         if name := getattr(view, "timezone", "") or self.clock:
             return str(name)
-        return (
-            fetch_column(self.connection, load("hosts")["timezone"], {"namespace": self.namespace})[
-                0
-            ]
-            or "UTC"
-        )
+        [counts] = execute(self.connection, "hosts.job_counts", namespace=self.namespace)
+        return str(counts.timezone or "UTC")
 
     def with_clock(self, clock: str) -> str:
         """Return the link to this page in another time zone. The choice is kept, see

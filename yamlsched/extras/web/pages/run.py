@@ -130,7 +130,7 @@ def _children(visit: Visit, details: RunDetails) -> Sequence[ChildRun]:
     """Return the runs that the handler enqueued, the dead ones first."""
     if len(details.children) < MAX_CHILDREN:
         return details.children
-    parameters = {"id": details.run.id, "limit": MAX_COUNTED_CHILDREN}
+    parameters = {"id": details.run.id, "limit": MAX_COUNTED_CHILDREN, "of_hooks": False}
     return fetch(visit.connection, ChildRun, load("history")["children"], parameters)
 
 
