@@ -3,66 +3,70 @@
 
 -- name: days
 -- For each job and each day of its time zone, the ends of its runs, pruned ones included: those that
--- died, those that succeeded after a failed attempt, and whether any succeeded, or else was
+-- died, those that succeeded after a failed attempt, and whether any succeeded, or else died or was
 -- cancelled; and why slots were skipped. A run belongs to the day of its slot, else to that of its
--- end. Of each kind the first `limit` runs that ended or failed since the start of a day are read.
-select d.job_type, s.nth::integer as nth, dead.runs + coalesce(p.dead, 0) as dead,
-       tried.retried + coalesce(p.retried, 0) as retried, tried.retrying,
-       coalesce(p.succeeded > 0, false) or coalesce(ended.status = 'succeeded', false) as succeeded,
-       coalesce(p.cancelled > 0, false) or coalesce(ended.status = 'cancelled', false) as cancelled,
-       coalesce(gap.reasons, '{}') as reasons
-from unnest(%(jobs)s::text[], %(zones)s::text[]) as j (job_type, timezone)
-join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.job_type = j.job_type
-join unnest(%(span_zones)s::text[], %(nths)s::int[], %(days)s::date[], %(starts)s::timestamptz[],
-    %(ends)s::timestamptz[])
-    as s (timezone, nth, day, start_at, end_at) on s.timezone = j.timezone
-left join yamlsched.job_days p on p.definition_id = d.id and p.day = s.day
-cross join lateral (
-    select count(*)::integer as runs
-    from (select coalesce(r.scheduled_for, r.dead_at) as at from yamlsched.job_runs r
-          where r.definition_id = d.id and r.dead_at >= s.start_at
-          order by r.dead_at
-          limit %(limit)s) x
-    where x.at >= s.start_at and x.at < s.end_at
-) dead
-cross join lateral (
-    select (count(*) filter (where x.status = 'succeeded'))::integer as retried,
-           (count(*) filter (where x.status in ('failed', 'queued',
-               'running')))::integer as retrying
-    from (select r.status, coalesce(r.scheduled_for, r.finished_at, r.failed_at) as at
-          from yamlsched.job_runs r
-          where r.definition_id = d.id and r.failed_at >= s.start_at
-          order by r.failed_at
-          limit %(limit)s) x
-    where x.at >= s.start_at and x.at < s.end_at
-) tried
+-- end. Read are the `most` runs of a job that failed last, and the first `limit` of a day.
+with s as materialized (
+    select s.timezone, s.nth, s.day, s.start_at, s.end_at
+    from unnest(%(span_zones)s::text[], %(nths)s::int[], %(days)s::date[],
+        %(starts)s::timestamptz[], %(ends)s::timestamptz[])
+        as s (timezone, nth, day, start_at, end_at)
+), j as materialized (
+    select d.id, d.job_type, j.timezone
+    from unnest(%(jobs)s::text[], %(zones)s::text[]) as j (job_type, timezone)
+    join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.job_type = j.job_type
+), troubled as materialized (
+    select j.id, n.nth, count(*) filter (where r.status = 'dead') as dead,
+           count(*) filter (where r.status = 'succeeded') as retried,
+           count(*) filter (where r.status in ('failed', 'queued', 'running')) as retrying
+    from j
+    join (select s.timezone, array_agg(s.start_at order by s.nth) as starts
+          from s group by s.timezone) z on z.timezone = j.timezone
+    cross join lateral (
+        (select r.status, r.failed_at, coalesce(r.scheduled_for, r.dead_at) as at
+         from yamlsched.job_runs r
+         where r.definition_id = j.id and r.dead_at >= z.starts[1]
+         order by r.dead_at desc
+         limit %(most)s)
+        union all
+        (select r.status, r.failed_at, coalesce(r.scheduled_for, r.finished_at, r.failed_at)
+         from yamlsched.job_runs r
+         where r.definition_id = j.id and r.failed_at >= z.starts[1] and r.dead_at is null
+         order by r.failed_at desc
+         limit %(most)s)
+    ) r
+    cross join lateral (select width_bucket(r.at, z.starts) - 1 as nth) n
+    where r.status = 'dead' or r.failed_at >= z.starts[n.nth + 1]
+    group by j.id, n.nth
+)
+select j.job_type, s.nth, coalesce(t.retrying, 0) as retrying,
+       greatest(coalesce(t.dead, 0) + coalesce(p.dead, 0), (x.status = 'dead')::integer) as dead,
+       coalesce(t.retried, 0) + coalesce(p.retried, 0) as retried,
+       coalesce(x.status = 'succeeded' or p.succeeded > 0, false) as succeeded,
+       coalesce(x.status = 'cancelled' or p.cancelled > 0, false) as cancelled,
+       array(select distinct g.reason from yamlsched.skipped_slots g
+             where g.definition_id = j.id and g.last_slot >= s.start_at
+               and g.first_slot < s.end_at order by g.reason) as reasons
+from j
+join s on s.timezone = j.timezone
+left join yamlsched.job_days p on p.definition_id = j.id and p.day = s.day
+left join troubled t on t.id = j.id and t.nth = s.nth
 left join lateral (
-    -- in this order: the second is only looked for if there is no first
+    -- in this order: the next is only looked for if there is none before it
     select w.status
-    from unnest(array['succeeded', 'cancelled']) w (status)
-    where exists (
+    from unnest(array['succeeded', 'dead', 'cancelled']) w (status)
+    cross join lateral (
         select
         from ((select r.status from yamlsched.job_runs r
-               where r.definition_id = d.id and r.scheduled_for >= s.start_at
-                 and r.scheduled_for < s.end_at
-               limit %(limit)s)
-              union all
-              (select case when r.scheduled_for is null then r.status end
-               from yamlsched.job_runs r
-               where r.definition_id = d.id and r.finished_at >= s.start_at
-                 and r.finished_at < s.end_at
-               limit %(limit)s)) x
-        where x.status = w.status)
+               where r.definition_id = j.id and r.scheduled_for >= s.start_at
+                 and r.scheduled_for < s.end_at limit %(limit)s)
+              union all (select case when r.scheduled_for is null then r.status end
+               from yamlsched.job_runs r where r.definition_id = j.id
+                 and r.finished_at >= s.start_at and r.finished_at < s.end_at limit %(limit)s)) e
+        where e.status = w.status limit 1) y
     limit 1
-) ended on true
-cross join lateral (
-    select array_agg(distinct g.reason order by g.reason) as reasons
-    from (select g.reason from yamlsched.skipped_slots g
-          where g.definition_id = d.id and g.last_slot >= s.start_at and g.first_slot < s.end_at
-          order by g.last_slot
-          limit %(limit)s) g
-) gap
-order by d.job_type, s.nth;
+) x on true
+order by j.job_type, s.nth;
 
 -- name: runs_of_slots
 -- The runs of slots; and with `is_span` those of a former cron expression between them, the newest.

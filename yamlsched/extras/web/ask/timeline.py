@@ -25,14 +25,14 @@ from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.zones import zone
 
 MAX_RUNS_OF_DAY = 100
-"""Runs of one kind that are read for a day."""
+"""Runs that are read for a day, to find a success."""
+MAX_FAILED_RUNS = 3_000
+"""Runs of a job that failed last, and that died last, which are read for all of its days."""
 
 
 @dataclass(frozen=True)
 class DayOfJob:
-    """How a job's runs ended on a day, pruned ones included. Of the others at most
-    ``MAX_RUNS_OF_DAY`` of each kind are counted.
-    """
+    """How a job's runs ended on a day, pruned ones included."""
 
     job_type: str
     nth: int
@@ -104,6 +104,7 @@ def day_rows(
         "jobs": list(jobs),
         "zones": list(jobs.values()),
         "limit": MAX_RUNS_OF_DAY,
+        "most": MAX_FAILED_RUNS,
     }
     return fetch(connection, DayOfJob, load("timeline")["days"], parameters)
 

@@ -15,7 +15,7 @@ from yamlsched.ask import failures
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.ask import timeline
-from yamlsched.extras.web.ask.timeline import MAX_RUNS_OF_DAY, DayOfJob
+from yamlsched.extras.web.ask.timeline import DayOfJob
 from yamlsched.extras.web.visit import Page, Visit, finder
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.timetable.times import bounds
@@ -130,7 +130,7 @@ def _last_days(timezone: str, now: datetime, number: int) -> list[tuple[date, da
 
 def _day(day: date, row: DayOfJob) -> Day:
     parts = [
-        f"{_number(number)} {what}"
+        f"{number} {what}"
         for number, what in (
             (row.dead, "dead"),
             (row.retrying, "to be retried"),
@@ -159,10 +159,6 @@ def _state(row: DayOfJob) -> str:
     if row.cancelled:
         return "cancelled"
     return "skipped" if row.reasons else "none"
-
-
-def _number(number: int) -> str:
-    return f"{number}+" if number >= MAX_RUNS_OF_DAY else str(number)
 
 
 PAGE_JOBS = 50
