@@ -109,8 +109,8 @@ def verbs() -> str:
     """Return the page of all verbs: what ``--help`` prints."""
     context = click.Context(cli, info_name="yamlsched", max_content_width=100)
     parts = [
-        "# Verbs and options",
-        "What `yamlsched VERB --help` prints. [The command line](cli.md) explains what verbs share.",
+        "# Commands and options",
+        "What `yamlsched COMMAND --help` prints. [The command line](cli.md) explains what commands share.",
     ]
     for title, names in GROUPS.items():
         parts.append(f"## {title}")
