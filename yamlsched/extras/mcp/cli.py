@@ -14,12 +14,10 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.mcp.tools import ACTIONS, all_tools
 from yamlsched.schedule.file import absolute
 
-HELP = """Serve the read-only commands as tools for an assistant, by the Model Context Protocol on stdin
-and stdout.
+HELP = """Serve the read-only commands as tools for an assistant, over MCP on stdin and stdout.
 
 It needs the extra `mcp`, and a DSN with the role yamlsched_reader. Only actions that --actions
-names change anything,
-with the DSN of YAMLSCHED_ACTIONS_DSN.
+names change anything, with the DSN of YAMLSCHED_ACTIONS_DSN.
 """
 
 
