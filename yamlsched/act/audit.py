@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def record(
         ],
         "now": now,
     }
-    connection.execute(load("actions")["record"], parameters)
+    execute(connection, "actions.record", **parameters)
 
 
 def wake(connection: psycopg.Connection[Any], namespaces: Iterable[str]) -> None:
     """Notify the waiting workers of ``namespaces``, once the transaction has committed."""
     for namespace in sorted(set(namespaces)):
-        connection.execute(load("runs")["wake"], {"namespace": namespace})
+        execute(connection, "runs.wake", namespace=namespace)

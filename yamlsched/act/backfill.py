@@ -16,7 +16,7 @@ from psycopg import Connection
 from yamlsched.act import audit
 from yamlsched.act.audit import ActionRecord
 from yamlsched.ask.history import unknown_job
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 from yamlsched.errors import Refused
 from yamlsched.sync import definitions, hosts, slot_plan, slot_rows
 from yamlsched.sync.definitions import Definition
@@ -305,7 +305,7 @@ def _startable(
         columns = zip(
             ("key", "upstream", "slot", "at"), map(list, zip(*others, strict=True)), strict=True
         )
-        rows = connection.execute(load("follow")["without_run"], {**dict(columns), "now": now})
+        rows = execute(connection, "follow.without_run", **dict(columns), now=now)
         lacking = {row.key: row.upstream for row in rows} | lacking
     result.left_out += [
         replace(slot, lacking=lacking[slot.key]) for slot in missing if slot.key in lacking

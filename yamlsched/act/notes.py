@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from yamlsched.ask import attention, health
 from yamlsched.ask.problem import Thresholds
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 
 KINDS = ("file", "prune", "calendar", "lack", "stuck", "in_doubt")
 """The problems of ``status --check`` that are sent as such: the others are of a job that is dead,
@@ -30,7 +30,6 @@ def settle(
     """Note what is late, has recovered or is a problem. Return the targets to which a message is
     due.
     """
-    sql = load("notify")
     thresholds = Thresholds()
     noted: dict[str, str] = {}
     for problem in attention.problems(
@@ -43,6 +42,6 @@ def settle(
         {"subject": subject, "what": what, "found_since": "now"} for subject, what in noted.items()
     ]
     parameters = {"namespace": namespace, "problems": Jsonb(problems), "now": now}
-    connection.execute(sql["settle"], parameters)
-    row: Any = connection.execute(sql["due"], parameters).fetchone()
+    execute(connection, "notify.settle", **parameters)
+    row: Any = execute(connection, "notify.due", **parameters).fetchone()
     return list(row.targets or ())

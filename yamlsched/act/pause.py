@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from yamlsched.act import audit
 from yamlsched.act.audit import ActionRecord
 from yamlsched.act.runs import ActionResult, retry_on_deadlock
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column
 from yamlsched.errors import Refused
 from yamlsched.sync import definitions, slot_plan
 from yamlsched.sync.definitions import Definition
@@ -146,7 +146,7 @@ def _change(
             jobs.sort(key=lambda job: job.job_type)
             changes = [change(job, instant) for job in jobs]
             changed = [job for job, _, _ in changes if job is not None]
-            connection.execute(load("actions")["set_pauses"], _columns(changed, instant))
+            execute(connection, "actions.set_pauses", **_columns(changed, instant))
             records = [
                 ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)
                 for job, _, detail in changes
@@ -191,16 +191,15 @@ def mark(
     sweep.
     """
 
-    def call(statement: bytes, **values: Any) -> Any:
+    def call(statement: str, **values: Any) -> Any:
         parameters = {"namespace": namespace, "now": now, **values}
-        [value] = retry_on_deadlock(partial(fetch_column, connection, statement, parameters))
+        [value] = retry_on_deadlock(partial(fetch_column, connection, statement, **parameters))
         return value
 
-    block, offer = load("actions")["block_closed"], load("runs")["promote"]
     for job in ids:
         last = 0
         while last is not None:
-            last = call(block, job=job, past=last, most=BATCH_RUNS)
+            last = call("actions.block_closed", job=job, past=last, most=BATCH_RUNS)
         gates = [f"closed/{job}", f"job/{job}"]
-        while call(offer, names=gates) >= BATCH_RUNS:
+        while call("runs.promote", names=gates) >= BATCH_RUNS:
             gates = gates[:1]

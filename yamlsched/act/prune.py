@@ -30,7 +30,7 @@ from psycopg.rows import scalar_row
 from yamlsched import log
 from yamlsched.ask import job_days
 from yamlsched.ask.job_days import DeletedRun
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import execute, fetch, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Retention
 from yamlsched.schedule.load import load as load_file
@@ -195,20 +195,20 @@ def prune_batch(
     that ended before the instant of their state, after a position, ``keys`` whose runs were pruned
     ``before`` one, or ``effects`` of such runs that started before it.
     """
-    sql, parameters = load("retention"), {**values, "namespace": namespace, "limit": limit}
+    parameters = {**values, "namespace": namespace, "limit": limit}
     with connection.transaction():
-        [held] = connection.execute(sql[f"hold_{kind}"], parameters).fetchall()
+        [held] = execute(connection, f"retention.hold_{kind}", **parameters).fetchall()
         if held.rows:
             rows = {"ids": held.ids, "now": now}
             if archive is not None:
                 with closing(_archive_lines(connection, kind, rows)) as lines:
                     archive(kind, now, lines)
             if kind == "runs":
-                deleted = fetch(connection, DeletedRun, sql["delete_runs"], rows)
+                deleted = fetch(connection, DeletedRun, "retention.delete_runs", **rows)
                 days = [asdict(day) for day in job_days.days(deleted)]
-                connection.execute(sql["add_days"], {"days": json.dumps(days, default=str)})
+                execute(connection, "retention.add_days", days=json.dumps(days, default=str))
             else:
-                connection.execute(sql[f"delete_{kind}"], rows)
+                execute(connection, f"retention.delete_{kind}", **rows)
     return held
 
 
@@ -295,12 +295,12 @@ def _batches(
                 position = {"definition": held.definition, "from": held.last}
             yield
     forgotten = {"namespace": namespace, "before": file.now - HISTORY}
-    connection.execute(load("retention")["forget_days"], forgotten)
+    execute(connection, "retention.forget_days", **forgotten)
     report.places = hosts.prune(connection, namespace, now)
-    connection.execute(load("workers")["prune"], {"namespace": namespace, "now": now})
+    execute(connection, "workers.prune", namespace=namespace, now=now)
     if file.is_in_use:
         done = {"namespace": namespace, "now": file.now}
-        connection.execute(load("retention")["done"], done)
+        execute(connection, "retention.done", **done)
 
 
 def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
@@ -315,7 +315,7 @@ def _in_use(
     changed by hand.
     """
     values = {"namespace": namespace, "now": now}
-    [file] = connection.execute(load("retention")["in_use"], values).fetchall()
+    [file] = execute(connection, "retention.in_use", **values).fetchall()
     try:
         retention = parse(Retention, file.retention or {})
         ages = {name: min(age, MAX_DURATION) for name, age in retention.ages().items()}
@@ -336,4 +336,4 @@ def record_failure(
     if file.is_in_use:
         why = f"{socket.gethostname()}: {error}"
         values = {"namespace": namespace, "error": why, "now": file.now}
-        connection.execute(load("retention")["failed"], values)
+        execute(connection, "retention.failed", **values)

@@ -16,7 +16,7 @@ import psycopg
 from yamlsched.act import audit
 from yamlsched.act.audit import ActionRecord
 from yamlsched.ask.history import find
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import execute, fetch
 from yamlsched.errors import Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import enqueue as client
@@ -128,11 +128,11 @@ def retry(
             "now": now,
             "payload": text,
         }
-        rows = connection.execute(load("actions")["retry"], values).fetchall()
+        rows = execute(connection, "actions.retry", **values).fetchall()
         beside.update((row.id, row.beside) for row in rows if row.beside)
         retried = {row.id for row in rows if not row.beside}
         if force:
-            connection.execute(load("actions")["end_waits"], {"ids": list(retried), "now": now})
+            execute(connection, "actions.end_waits", ids=list(retried), now=now)
         return retried
 
     def describe(run: RunState, is_changed: bool) -> str:
@@ -243,14 +243,14 @@ def cancel(
 
     def change(batch: list[int]) -> set[int]:
         values = {"ids": batch, "expected": list(expected), "now": now}
-        cancelled = connection.execute(load("actions")["cancel"], values).fetchall()
+        cancelled = execute(connection, "actions.cancel", **values).fetchall()
         ended: dict[str, list[int]] = {}
         for run in cancelled:
             if not run.is_executed:
                 ended.setdefault(run.namespace, []).append(run.id)
         for namespace, ids in ended.items():
             values = {"namespace": namespace, "ids": ids, "reported": [], "now": now}
-            connection.execute(load("runs")["release"], values)
+            execute(connection, "runs.release", **values)
         return {run.id for run in cancelled}
 
     def describe(run: RunState, is_changed: bool) -> str:
@@ -290,8 +290,8 @@ def _change(
         def attempt(batch: list[int] = batch) -> tuple[dict[int, RunState], set[int]]:
             with connection.transaction():
                 if locks_jobs:
-                    connection.execute(load("actions")["lock_jobs"], {"ids": batch})
-                connection.execute(load("runs")["lock"], {"ids": batch})
+                    execute(connection, "actions.lock_jobs", ids=batch)
+                execute(connection, "runs.lock", ids=batch)
                 locked = run_states(connection, batch, now)
                 changed = change(batch)
                 runs = [locked[id] for id in batch if id in changed]
@@ -329,7 +329,7 @@ def run_states(
 ) -> dict[int, RunState]:
     """Return the runs ``ids`` that exist, by id."""
     parameters = {"ids": list(ids), "now": now}
-    rows = fetch(connection, RunState, load("actions")["run_states"], parameters)
+    rows = fetch(connection, RunState, "actions.run_states", **parameters)
     return {row.id: row for row in rows}
 
 

@@ -17,7 +17,7 @@ from yamlsched.ask.health import Health, JobHealth
 from yamlsched.ask.problem import Thresholds
 from yamlsched.ask.runs import StoredRun
 from yamlsched.ask.why import latest_slot, off_reason
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import fetch_column
 from yamlsched.durations import between
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
@@ -55,7 +55,7 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
     """Return how ``job`` is now."""
     now = health.read(connection, namespace, Thresholds().within, [job.id])
     [row] = now.jobs
-    ids = fetch_column(connection, load("history")["chain"], {"id": job.id, "limit": MAX_HOPS})
+    ids = fetch_column(connection, "history.chain", id=job.id, limit=MAX_HOPS)
     chain = [run for id in ids if (run := runs.run(connection, id)) is not None]
     failed = (
         runs.run(connection, row.last_failure_run_id)
@@ -63,8 +63,7 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
         else None
     )
     expired = [
-        runs.run(connection, id)
-        for id in fetch_column(connection, load("history")["expired"], {"id": job.id})
+        runs.run(connection, id) for id in fetch_column(connection, "history.expired", id=job.id)
     ]
     off = off_reason(job, now.now, hosts.environment_in_use(connection, namespace))
     lines = [

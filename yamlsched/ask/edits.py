@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.schedule.job import KEYS
 from yamlsched.sync.due import CHANGES
 from yamlsched.sync.field_changes import FieldChange
@@ -90,7 +90,7 @@ def edits(
         "job_type": job_type,
         "before": before,
     }
-    return fetch(connection, Edit, load("edits")["edits"], {**parameters, "limit": limit})
+    return fetch(connection, Edit, "edits.edits", **parameters, limit=limit)
 
 
 def changes(
@@ -108,7 +108,7 @@ def changes(
     """
     groups: dict[int, list[ChangedAlike]] = {edit.id: [] for edit in edits}
     parameters = {"ids": list(groups), "limit": limit, "names": names, "job_type": job_type}
-    for group in fetch(connection, ChangedAlike, load("edits")["changes"], parameters):
+    for group in fetch(connection, ChangedAlike, "edits.changes", **parameters):
         groups[group.edit_id].append(group)
     return groups
 

@@ -20,7 +20,7 @@ from yamlsched.ask.problem import (
     one_cause,
     show_and_retry,
 )
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show.document import Section
 from yamlsched.show.terminal import coloured
@@ -112,7 +112,7 @@ def groups(
         "of_job": MAX_OF_JOB,
         "limit": MAX_FAILED,
     }
-    groups = fetch(connection, FailureGroup, load("failures")["groups"], values)
+    groups = fetch(connection, FailureGroup, "failures.groups", **values)
     return Failures(groups, not groups or groups[0].total < MAX_FAILED)
 
 

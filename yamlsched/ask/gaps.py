@@ -102,7 +102,7 @@ def read_gaps(
 ) -> list[GapOfJob]:
     """Return the gaps of each job that overlap [since, until), or were recorded in it."""
     parameters = {"namespace": namespace, "since": since, "until": until, "of_job": MAX_GAPS_OF_JOB}
-    return query.fetch(connection, GapOfJob, query.load("report")["skipped"], parameters)
+    return query.fetch(connection, GapOfJob, "report.skipped", **parameters)
 
 
 def skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[Skipped]:

@@ -22,7 +22,7 @@ from yamlsched.ask.places import (
 )
 from yamlsched.ask.queues import HeldUp, QueueHealth, UnservedQueue
 from yamlsched.ask.runs import StoredRun
-from yamlsched.db.query import fetch_grouped, load
+from yamlsched.db.query import execute, fetch_grouped
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Status, error_text
@@ -328,7 +328,6 @@ def read_all(
     With ``jobs``, their ids, only these are read. The number of statements does not depend on that
     of namespaces.
     """
-    sql = load("health")
     parameters = {
         "namespaces": list(namespaces),
         "within": within,
@@ -336,12 +335,12 @@ def read_all(
         "limit": MAX_EFFECTS_IN_DOUBT,
     }
     with connection.transaction():
-        clocks = connection.execute(sql["clock"], parameters).fetchall()
+        clocks = execute(connection, "health.clock", **parameters).fetchall()
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
-        for row in connection.execute(sql["in_doubt_counts"], parameters):
+        for row in execute(connection, "health.in_doubt_counts", **parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         lists = {
-            name: fetch_grouped(connection, kind, sql[name], parameters)
+            name: fetch_grouped(connection, kind, f"health.{name}", **parameters)
             for name, kind in LISTS.items()
         }
     healths = []

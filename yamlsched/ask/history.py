@@ -18,7 +18,7 @@ from yamlsched.ask import runs
 from yamlsched.ask.edits import in_use
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
 from yamlsched.ask.trail import MAX_ACTIONS, TrailEntry, trail
-from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.db.query import execute, fetch, fetch_column
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import progress
@@ -69,7 +69,7 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
         data, included = include.read(file)
         place = {"hash": schedule_file.digest(data, included), **_place(file)}
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-            [known] = fetch_column(connection, load("history")["namespace_of_file"], place)
+            [known] = fetch_column(connection, "history.namespace_of_file", **place)
             return known or _namespace_in(data, file)
         return _namespace_in(data, file)
     if file != Path("schedules.yaml"):
@@ -93,7 +93,7 @@ def place_of(
     """
     with suppress(psycopg.errors.InsufficientPrivilege):
         given = {"namespace": namespace, **_place(file)}
-        [row] = connection.execute(load("history")["place"], given).fetchall()
+        [row] = execute(connection, "history.place", **given).fetchall()
         return bool(row.is_named), str(row.environment)
     return None
 
@@ -241,9 +241,8 @@ def run_details(
     )
     reported = progress.attempts_progress(connection, id)
     latest = [each for each in reported if each.worker == run.worker]
-    sql = load("history")
     parameters = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "of_hooks": False}
-    failures = fetch(connection, runs.FailedAttempt, sql["failures"], parameters)
+    failures = fetch(connection, runs.FailedAttempt, "history.failures", **parameters)
     actions = trail(connection, run.namespace, target=f"run:{id}", limit=MAX_ACTIONS)[::-1]
     return RunDetails(
         run=replace(
@@ -251,11 +250,13 @@ def run_details(
         ),
         failures=failures,
         retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
-        outputs=fetch(connection, runs.KeptOutput, sql["outputs"], parameters),
+        outputs=fetch(connection, runs.KeptOutput, "history.outputs", **parameters),
         progress=reported,
-        effects=fetch(connection, runs.RunEffect, sql["effects"], parameters),
-        children=fetch(connection, runs.ChildRun, sql["children"], parameters),
-        hooks=fetch(connection, runs.ChildRun, sql["children"], {**parameters, "of_hooks": True}),
+        effects=fetch(connection, runs.RunEffect, "history.effects", **parameters),
+        children=fetch(connection, runs.ChildRun, "history.children", **parameters),
+        hooks=fetch(
+            connection, runs.ChildRun, "history.children", **parameters | {"of_hooks": True}
+        ),
         parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=[
             replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"})

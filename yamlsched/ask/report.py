@@ -169,7 +169,7 @@ def read(
 
     ``timezone`` is that of the report itself.
     """
-    limits, sql, is_current = Thresholds(), query.load("report"), until is None
+    limits, is_current = Thresholds(), until is None
     now = health.read(connection, namespace, limits.within)
     end = now.now if until is None else min(until, now.now)
     values: dict[str, Any] = {"namespace": namespace, "since": since, "until": end}
@@ -177,7 +177,7 @@ def read(
     skipped = gaps.skipped(gaps.read_gaps(connection, namespace, since, end), since, end)
     failed = failures.groups(connection, namespace, since, end)
     values |= {"now": now.now, "of_job": of_job, "is_past": not is_current}
-    late = query.fetch(connection, LateRuns, sql["late"], values)
+    late = query.fetch(connection, LateRuns, "report.late", **values)
     in_doubt = [effect for effect in now.in_doubt if effect.since < end]
 
     problems = [*failures.problems(failed, limits, since), *_problems(skipped, late)]
@@ -196,7 +196,7 @@ def read(
     ]
     if is_current:
         values["limit"] = MAX_LONGEST
-        longest += query.fetch(connection, LongRun, sql["running"], values)
+        longest += query.fetch(connection, LongRun, "report.running", **values)
     return Report(
         namespace=namespace,
         now=now.now,
@@ -267,7 +267,7 @@ def _largest(
     jobs = sorted([job for job in ended if job.peak], key=lambda job: -(job.peak or 0))
     jobs = jobs[:MAX_LONGEST]
     day = {"until": values["since"] + DAY, "of": [job.job_type for job in jobs]}
-    rows = query.fetch(connection, EndedOfJob, query.load("report")["ended"], {**values, **day})
+    rows = query.fetch(connection, EndedOfJob, "report.ended", **values | day)
     before = {job.job_type: job.peak for job in rows}
     return [
         LargeRun(job.job_type, job.peak_id, job.peak, before.get(job.job_type))
@@ -286,12 +286,7 @@ def _ended(
     """
 
     def read(of_job: int, of: list[str] | None) -> list[EndedOfJob]:
-        return query.fetch(
-            connection,
-            EndedOfJob,
-            query.load("report")["ended"],
-            {**scope, "of_job": of_job, "of": of},
-        )
+        return query.fetch(connection, EndedOfJob, "report.ended", **scope, of_job=of_job, of=of)
 
     of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
     ended = read(of_job, None)

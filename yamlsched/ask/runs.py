@@ -13,7 +13,7 @@ from psycopg.types.json import set_json_loads
 
 from yamlsched.ask.edits import InUse
 from yamlsched.ask.trail import TrailEntry
-from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.db.query import execute, fetch, fetch_column
 from yamlsched.durations import approximate, show
 from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import Status, error_text
@@ -326,12 +326,12 @@ def namespaces(connection: psycopg.Connection[Any], limit: int | None = None) ->
     """Return the namespaces that have jobs or files; with ``limit``, the first ones
     that have jobs.
     """
-    return fetch_column(connection, load("history")["namespaces"], {"limit": limit})
+    return fetch_column(connection, "history.namespaces", limit=limit)
 
 
 def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[Any]:
     """Return the jobs of ``namespace`` by name, with all columns, retired ones included."""
-    return connection.execute(load("history")["jobs"], {"namespace": namespace}).fetchall()
+    return execute(connection, "history.jobs", namespace=namespace).fetchall()
 
 
 def runs(
@@ -356,7 +356,7 @@ def runs(
         "oldest_first": oldest_first,
     }
     position["ids"] = None if ids is None else list(ids)
-    rows = fetch(connection, RunRow, load("history")["runs"], {**conditions, **position})
+    rows = fetch(connection, RunRow, "history.runs", **conditions, **position)
     running = [row.id for row in rows if row.status == Status.RUNNING]
     reported = progress.runs_progress(connection, running) if running else {}
     return [replace(row, progress=reported[row.id]) if row.id in reported else row for row in rows]
@@ -367,14 +367,14 @@ def id_of_key(
 ) -> tuple[int, datetime | None] | None:
     """Return the id of the run that has or had ``key``, and when that run was pruned."""
     parameters = {"namespace": namespace, "keys": [key]}
-    row = connection.execute(load("slots")["key_holders"], parameters).fetchone()
+    row = execute(connection, "slots.key_holders", **parameters).fetchone()
     return (row.run_id, row.pruned_at) if row else None
 
 
 def run(connection: psycopg.Connection[Any], id: int) -> StoredRun | None:
     """Return a run. A payload or result that Python cannot parse is returned as its JSON text."""
     set_json_loads(_readable, connection)
-    return next(iter(fetch(connection, StoredRun, load("history")["run"], {"id": id})), None)
+    return next(iter(fetch(connection, StoredRun, "history.run", id=id)), None)
 
 
 def _readable(text: str | bytes) -> Any:

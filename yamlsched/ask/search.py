@@ -17,7 +17,7 @@ import psycopg
 from yamlsched.ask import runs
 from yamlsched.ask.history import definitions
 from yamlsched.ask.runs import RunRow
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column
 
 PAGE_RUNS = 5_000
 """Runs that one statement selects for an action."""
@@ -100,7 +100,7 @@ def page(
     """
     jobs = definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
     conditions = {**filter.parameters(jobs), "namespace": namespace}
-    [(oldest, newest)] = connection.execute(load("history")["id_range"]).fetchall()
+    [(oldest, newest)] = execute(connection, "history.id_range").fetchall()
     oldest_first = after is not None
     low = oldest if after is None else max(after + 1, oldest)
     high = newest + 1 if before is None else min(before, newest + 1)
@@ -161,7 +161,7 @@ def _few_ids(
     for index, is_usable in indexes.items():
         if is_usable:
             parameters = {**conditions, "by": index, "limit": FEW_RUNS + 1}
-            [ids] = fetch_column(connection, load("history")["indexed_ids"], parameters)
+            [ids] = fetch_column(connection, "history.indexed_ids", **parameters)
             if ids is not None:
                 return list(ids)
     return None

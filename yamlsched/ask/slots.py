@@ -11,7 +11,7 @@ import psycopg
 
 from yamlsched.ask.runs import RunRow, runs, took
 from yamlsched.ask.search import Filter
-from yamlsched.db.query import fetch, fetch_column, load, now
+from yamlsched.db.query import fetch, fetch_column, now
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable.keys import date_key, minute_key
@@ -102,13 +102,14 @@ def accounts(
         "end": end,
         "limit": MAX_ROWS,
     }
-    sql = load("timeline")
-    ids = [0, *fetch_column(connection, sql["runs_of_slots"], parameters)]
+    ids = [0, *fetch_column(connection, "timeline.runs_of_slots", **parameters)]
     everything = {**Filter().parameters(None), "namespace": namespace}
     rows = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
     of_slot = {at: run for run in rows if (at := run.scheduled_for) is not None}
-    pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], parameters)}
-    gaps, at = fetch(connection, GapRow, sql["gaps"], parameters), now(connection)
+    pruned = {
+        run.slot: run for run in fetch(connection, PrunedRun, "timeline.pruned", **parameters)
+    }
+    gaps, at = fetch(connection, GapRow, "timeline.gaps", **parameters), now(connection)
 
     def account(slot: datetime) -> SlotAccount:
         run = of_slot.get(slot)

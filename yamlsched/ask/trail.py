@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.timetable.times import short_utc
 
 MAX_ACTIONS = 200
@@ -46,7 +46,7 @@ def trail(
     ``filters`` are a verb, who, job_type, target and request, the form of the web page.
     """
     parameters = {**NO_FILTER, **filters, "namespace": namespace, "before": before, "limit": limit}
-    return fetch(connection, TrailEntry, load("audit")["trail"], parameters)
+    return fetch(connection, TrailEntry, "audit.trail", **parameters)
 
 
 def actions_on(connection: Connection[Any], namespace: str, job_type: str) -> list[TrailEntry]:

@@ -18,7 +18,7 @@ from yamlsched.ask.gaps import REASONS, gap_sentence, pause_words
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.slots import Accounts, SlotAccount, accounts
 from yamlsched.ask.trail import TrailEntry, actions_on, paused_by
-from yamlsched.db.query import load, now
+from yamlsched.db.query import execute, now
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync import hosts
@@ -321,7 +321,7 @@ def _unaccounted(
         return "due", f"{off}; {waits_for}, the slot is recorded as skipped"
     parameters = {"namespace": namespace, "id": job.id}
     if job.overlap == "wait" and (
-        row := connection.execute(load("timeline")["open_slot"], parameters).fetchone()
+        row := execute(connection, "timeline.open_slot", **parameters).fetchone()
     ):
         return (
             "due",

@@ -6,65 +6,71 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import psycopg
 from psycopg.rows import class_row, scalar_row, tuple_row
 
+Connection: TypeAlias = psycopg.Connection[Any]
+AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
 Row = TypeVar("Row")
 
 
+@overload
+def execute(connection: Connection, statement: str, /, **values: Any) -> psycopg.Cursor[Any]: ...
+
+
+@overload
 def execute(
-    connection: psycopg.Connection[Any], statement: str, /, **values: Any
-) -> psycopg.Cursor[Any]:
+    connection: AsyncConnection, statement: str, /, **values: Any
+) -> Awaitable[psycopg.AsyncCursor[Any]]: ...
+
+
+def execute(connection: Any, statement: str, /, **values: Any) -> Any:
     """Execute a statement by its file and its name, such as ``runs.release``, with the values of
-    its parameters.
+    its parameters. With an asynchronous connection, await the cursor.
     """
+    return connection.execute(_find(statement), values)
+
+
+def _find(statement: str) -> bytes:
     file, _, name = statement.partition(".")
-    return connection.execute(load(file)[name], values)
+    return load(file)[name]
 
 
-def fetch(
-    connection: psycopg.Connection[Any],
-    kind: type[Row],
-    statement: bytes,
-    parameters: Mapping[str, Any] | None = None,
-) -> list[Row]:
-    """Return the rows of ``statement`` as objects of ``kind``, whose fields are the statement's
+def fetch(connection: Connection, kind: type[Row], statement: str, /, **values: Any) -> list[Row]:
+    """Return the rows of a statement as objects of ``kind``, whose fields are the statement's
     columns.
     """
     with connection.cursor(row_factory=class_row(kind)) as cursor:
-        return cursor.execute(statement, parameters).fetchall()
+        return cursor.execute(_find(statement), values).fetchall()
 
 
 def fetch_grouped(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     kind: Callable[..., Row],
-    statement: bytes,
-    parameters: Mapping[str, Any],
+    statement: str,
+    /,
+    **values: Any,
 ) -> defaultdict[str, list[Row]]:
-    """Return the rows of ``statement`` by its first column; the others are the fields of ``kind``
+    """Return the rows of a statement by its first column; the others are the fields of ``kind``
     in their order.
     """
     rows: defaultdict[str, list[Row]] = defaultdict(list)
     with connection.cursor(row_factory=tuple_row) as cursor:
-        for group, *values in cursor.execute(statement, parameters).fetchall():
-            rows[group].append(kind(*values))
+        for group, *columns in cursor.execute(_find(statement), values).fetchall():
+            rows[group].append(kind(*columns))
     return rows
 
 
-def fetch_column(
-    connection: psycopg.Connection[Any],
-    statement: bytes,
-    parameters: Mapping[str, Any] | None = None,
-) -> list[Any]:
-    """Return the values of the only column of ``statement``."""
+def fetch_column(connection: Connection, statement: str, /, **values: Any) -> list[Any]:
+    """Return the values of the only column of a statement."""
     with connection.cursor(row_factory=scalar_row) as cursor:
-        return cursor.execute(statement, parameters).fetchall()
+        return cursor.execute(_find(statement), values).fetchall()
 
 
 @cache
@@ -91,7 +97,7 @@ def load(name: str) -> dict[str, bytes]:
     return {key: body.strip().encode() for key, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def now(connection: psycopg.Connection[Any]) -> datetime:
+def now(connection: Connection) -> datetime:
     """Return the database's time."""
-    [instant] = fetch_column(connection, load("clock")["now"])
+    [instant] = fetch_column(connection, "clock.now")
     return cast(datetime, instant)

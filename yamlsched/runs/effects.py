@@ -8,10 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import psycopg
-from psycopg import Connection
-
-from yamlsched.db.query import execute, load
+from yamlsched.db.query import Connection, execute
 
 EffectStatement: TypeAlias = Literal[
     "mark_in_doubt", "take_over", "assume_done", "mark_done", "release"
@@ -53,7 +50,7 @@ class FoundEffect:
     holder_is_live: bool = False
 
 
-def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None:
+def claim(connection: Connection, entry: EffectEntry) -> FoundEffect | None:
     """Take the key if it is free. Return what was found, or None if the attempt has
     lost its run.
     """
@@ -65,7 +62,7 @@ def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None
 
 
 def write(
-    connection: Connection[Any],
+    connection: Connection,
     statement: EffectStatement,
     entry: EffectEntry,
     doubted: str | None = None,
@@ -77,7 +74,7 @@ def write(
     ``mark_done`` stores ``result``, which is JSON.
     """
     parameters = {**asdict(entry), "doubted": doubted or entry.entry, "result": result}
-    return connection.execute(load("effects")[statement], parameters).rowcount == 1
+    return execute(connection, f"effects.{statement}", **parameters).rowcount == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +98,13 @@ class EffectStatus:
         return self.state == "in_doubt" or not self.is_running
 
 
-def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus | None:
+def find(connection: Connection, namespace: str, key: str) -> EffectStatus | None:
     row = execute(connection, "effects.find", namespace=namespace, key=key).fetchone()
     return None if row is None else EffectStatus(**row._asdict())
 
 
 def settle_effect(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     key: str,
     who: str,
@@ -138,13 +135,13 @@ class Identity(NamedTuple):
     created_at: datetime
 
 
-def read_identity(connection: psycopg.Connection[Any]) -> Identity | None:
+def read_identity(connection: Connection) -> Identity | None:
     """Return the database's identity; None if its row was deleted."""
     row = execute(connection, "identity.identity").fetchone()
     return row and Identity(*row)
 
 
-def renew_identity(connection: psycopg.Connection[Any], namespace: str, who: str) -> Identity:
+def renew_identity(connection: Connection, namespace: str, who: str) -> Identity:
     """Give the database a new identity, and record that ``who`` did."""
     [row] = execute(connection, "identity.renew", namespace=namespace, who=who).fetchall()
     return Identity(*row)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 from yamlsched.runs.lifecycle import EnqueueBatch
 from yamlsched.runs.progress import Progress
 
@@ -51,7 +51,7 @@ async def report_in(session: Any, fence: Fence, progress: Progress) -> None:
     ``session`` is asynchronous, or a ``blocking.Session``.
     """
     parameters = {**_claim(fence), **progress._asdict()}
-    await session.execute(load("progress")["report_in"], parameters)
+    await execute(session, "progress.report_in", **parameters)
 
 
 async def succeed_in(session: Any, fence: Fence, result: str | None) -> bool:
@@ -59,7 +59,7 @@ async def succeed_in(session: Any, fence: Fence, result: str | None) -> bool:
     lost.
     """
     parameters = {**_claim(fence), "result": result}
-    return bool((await session.execute(load("runs")["succeed_in"], parameters)).rowcount == 1)
+    return bool((await execute(session, "runs.succeed_in", **parameters)).rowcount == 1)
 
 
 def _claim(fence: Fence) -> dict[str, Any]:

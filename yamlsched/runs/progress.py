@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import psycopg
-
-from yamlsched.db.query import execute
+from yamlsched.db.query import Connection, execute
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import one_line
 
@@ -116,15 +114,13 @@ class StoredProgress:
         return str(Progress(self.done, self.total, self.note))
 
 
-def runs_progress(
-    connection: psycopg.Connection[Any], ids: Sequence[int]
-) -> dict[int, StoredProgress]:
+def runs_progress(connection: Connection, ids: Sequence[int]) -> dict[int, StoredProgress]:
     """Return what the latest attempts of runs have reported, by the ids of the runs."""
     rows = execute(connection, "progress.of_runs", ids=list(ids), only_latest=True)
     return {row.run_id: _stored(row) for row in rows}
 
 
-def attempts_progress(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
+def attempts_progress(connection: Connection, id: int) -> list[StoredProgress]:
     """Return what the attempts of a run have reported last."""
     rows = execute(connection, "progress.of_runs", ids=[id], only_latest=False)
     return list(map(_stored, rows))

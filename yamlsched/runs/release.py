@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import psycopg
 
 from yamlsched.db.connection import reason
-from yamlsched.db.query import load
+from yamlsched.db.query import AsyncConnection, execute
 from yamlsched.errors import ScheduleError
 from yamlsched.runs.follow import (
     Decision,
@@ -48,7 +49,7 @@ class ReleaseResult:
 
 
 async def release_followers(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     jobs: Collection[int] | None = None,
     now: datetime | None = None,
@@ -81,16 +82,12 @@ async def release_followers(
     return result
 
 
-async def _rows(
-    connection: psycopg.AsyncConnection[Any], statement: str, **parameters: Any
-) -> list[Any]:
-    cursor = await connection.execute(load("follow")[statement], parameters)
+async def _rows(connection: AsyncConnection, statement: str, **parameters: Any) -> list[Any]:
+    cursor = await execute(connection, f"follow.{statement}", **parameters)
     return await cursor.fetchall()
 
 
-async def _record_late(
-    connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None
-) -> None:
+async def _record_late(connection: AsyncConnection, namespace: str, now: datetime | None) -> None:
     """Make gaps of slots whose runs have not begun in time."""
     async with connection.transaction():
         rows = await _rows(connection, "late", namespace=namespace, now=now)
@@ -101,12 +98,11 @@ async def _record_late(
             changes.skip(row, row.id, row.slot, "late", None)
         await changes.write(connection)
         names = sorted({gate for row in rows for gate in row.gates})
-        parameters = {"namespace": namespace, "names": names, "now": now}
-        await connection.execute(load("runs")["promote"], parameters)
+        await execute(connection, "runs.promote", namespace=namespace, names=names, now=now)
 
 
 async def _release(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     jobs: Sequence[int],
     now: datetime | None,
@@ -217,14 +213,12 @@ class _Changes:
         self.removed.append(run_id)
         self.ended.add(job.definition_id)
 
-    async def write(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        async def execute(statement: str, file: str = "follow", **values: Any) -> None:
-            parameters = {"namespace": self.namespace, "now": self.now, **values}
-            await connection.execute(load(file)[statement], parameters)
-
+    async def write(self, connection: AsyncConnection) -> None:
+        common = {"namespace": self.namespace, "now": self.now}
+        write: Any = partial(execute, connection, **common)
         upstreams = [(each.run.id, up) for each in self.released for up in each.run.upstreams]
-        await execute(
-            "release",
+        await write(
+            "follow.release",
             ids=[each.run.id for each in self.released],
             run_at=[each.run_at for each in self.released],
             run_id=[run_id for run_id, _ in upstreams],
@@ -232,14 +226,14 @@ class _Changes:
             upstream_run_id=[upstream.upstream_run_id for _, upstream in upstreams],
             outcome=[upstream.outcome for _, upstream in upstreams],
         )
-        await execute("block", ids=list(self.gates), gates=list(self.gates.values()))
+        await write("follow.block", ids=list(self.gates), gates=list(self.gates.values()))
         reasons = list(self.cancelled.values())
-        await execute("cancel", ids=list(self.cancelled), reasons=reasons)
+        await write("follow.cancel", ids=list(self.cancelled), reasons=reasons)
         for gap in self.gaps:  # one by one: each may continue the one before
             columns = {name: [value] for name, value in gap.items()}
-            await execute("record_gaps", "slots", **columns)
-        await execute("remove", ids=self.removed)
-        await execute("wake", ids=sorted(self.ended))
+            await write("slots.record_gaps", **columns)
+        await write("follow.remove", ids=self.removed)
+        await write("follow.wake", ids=sorted(self.ended))
 
 
 def _slot_before(job: Any, slot: datetime) -> datetime | None:

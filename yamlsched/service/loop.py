@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import psycopg
-from psycopg import Connection
 
 from yamlsched import db, log, plugin_manager
+from yamlsched.db.query import Connection
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.schedule.job import Job
@@ -310,7 +309,7 @@ class SyncTask:
         )
 
     def _claimable(
-        self, connection: Connection[Any], schedule: ScheduleFile, result: SyncResult
+        self, connection: Connection, schedule: ScheduleFile, result: SyncResult
     ) -> tuple[FollowedFile | None, Claimable | None]:
         """Return the file to follow, None if it is the same with the same claimable jobs, and the
         jobs to claim.
@@ -331,7 +330,7 @@ class SyncTask:
         names = frozenset(claims.jobs)
         return FollowedFile(schedule.sha256, result.jobs or {}, names, *code), claims
 
-    def _sync_without_file(self, connection: Connection[Any], error: str) -> SyncUpdate:
+    def _sync_without_file(self, connection: Connection, error: str) -> SyncUpdate:
         """Create the runs of due slots although the file cannot be opened; the worker continues
         unchanged.
         """

@@ -14,12 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import psycopg
 
 from yamlsched import db, log
-from yamlsched.db.query import execute, fetch, load
+from yamlsched.db.query import Connection, execute, fetch
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import signal_group
 from yamlsched.schedule.job import Mode, Queue
@@ -162,9 +161,7 @@ def start_missing(
     return count
 
 
-def _request(
-    connection: psycopg.Connection[Any], namespace: str, start: QueueStart
-) -> Sequence[str]:
+def _request(connection: Connection, namespace: str, start: QueueStart) -> Sequence[str]:
     """Decide about a queue under its lock, if there seems to be anything to decide."""
     unlocked = read_situation(connection, namespace, start)
     if not unlocked.is_changed_by(unlocked.decide(start.settings)):
@@ -179,31 +176,31 @@ def _request(
 
 
 def read_situation(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     namespace: str,
     start: QueueStart,
     locks: bool = False,
     now: datetime | None = None,
 ) -> Situation:
     """Read what the rule needs; ``locks``: under the lock of the queue."""
-    sql, settings = load("workers"), start.settings
+    settings = start.settings
     scope = {"namespace": namespace, "queue": start.queue}
     if locks:
         execute(connection, "workers.lock_queue", **scope)
     [(*state, now)] = execute(connection, "workers.state", **scope, now=now).fetchall()
     most = max(MIN_COUNTED, 2 * settings.max_workers * settings.concurrency)
     parameters = {**scope, "now": now, "decided_at": state[-1], "most": most}
-    [counted] = fetch(connection, QueueLoad, sql["load"], parameters)
+    [counted] = fetch(connection, QueueLoad, "workers.load", **parameters)
     return Situation(
         now=now,
         state=StartState(*state),
-        workers=fetch(connection, WorkerRow, sql["rows"], parameters),
+        workers=fetch(connection, WorkerRow, "workers.rows", **parameters),
         load=counted,
     )
 
 
 def _write(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     namespace: str,
     start: QueueStart,
     now: datetime,
@@ -222,9 +219,7 @@ def _write(
     return ids
 
 
-def note_command(
-    connection: psycopg.Connection[Any], namespace: str, queue: str, id: str, error: str
-) -> None:
+def note_command(connection: Connection, namespace: str, queue: str, id: str, error: str) -> None:
     """Write that the command of a start has failed, unless its worker has come all the same."""
     scope = {"namespace": namespace, "queue": queue}
     with connection.transaction():
@@ -304,7 +299,7 @@ class Starter:
     def is_busy(self) -> bool:
         return bool(self._running)
 
-    def start(self, connection: psycopg.Connection[Any]) -> int:
+    def start(self, connection: Connection) -> int:
         """Decide about each queue, and start the commands; return how many."""
         count = 0
         for start in self._starts.values():
@@ -336,7 +331,7 @@ class Starter:
             command.output.close()
             del self._running[id]
 
-    def note_failures(self, connection: psycopg.Connection[Any]) -> int:
+    def note_failures(self, connection: Connection) -> int:
         """Write the errors of commands; return how many."""
         failures = list(self.failures.items())
         for id, (queue, error) in failures:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
-from psycopg import Connection
 
 from yamlsched import db, log, plugin_manager
 from yamlsched.act import notes, prune
 from yamlsched.db.connection import SESSION_SETTINGS, reason
+from yamlsched.db.query import Connection
 from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
 from yamlsched.schedule import include
 from yamlsched.schedule.file import absolute
@@ -112,9 +111,7 @@ class WorkResult:
         return messages
 
 
-def poll_database(
-    connection: Connection[Any], schedule: ScheduleFile, may_migrate: bool
-) -> Snapshot:
+def poll_database(connection: Connection, schedule: ScheduleFile, may_migrate: bool) -> Snapshot:
     """Poll the database, and first bring its tables up to date where that is needed.
 
     Raises EnvironmentFailed where the tables are not those of this version.
@@ -124,14 +121,14 @@ def poll_database(
 
 
 def sync_if_needed(
-    connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot
+    connection: Connection, schedule: ScheduleFile, snapshot: Snapshot
 ) -> SyncResult:
     """Sync if ``snapshot`` shows anything to sync."""
     known = None if needs_sync(snapshot, schedule) else current(snapshot, schedule)
     return known or sync(connection, schedule, snapshot=snapshot)
 
 
-def inspect(connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot) -> SyncResult:
+def inspect(connection: Connection, schedule: ScheduleFile, snapshot: Snapshot) -> SyncResult:
     """Return how the file stands, without a sync. Raises Refused if it was never applied."""
     result = current(snapshot, schedule) or inspect_file(connection, schedule, snapshot)
     if result.namespace is None:

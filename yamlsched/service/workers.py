@@ -6,12 +6,11 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from psycopg import Connection
+from typing import NamedTuple
 
 from yamlsched import log, plugin_manager
 from yamlsched.db import migrations
+from yamlsched.db.query import Connection
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import WorkerTask
 from yamlsched.schedule.job import Job, Queue
@@ -49,7 +48,7 @@ class Claimable(NamedTuple):
 
 
 def create_worker(
-    connection: Connection[Any],
+    connection: Connection,
     dsn: str,
     namespace: str,
     claims: Claimable,
@@ -92,7 +91,7 @@ def create_worker(
 
 
 def register(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     claims: Claimable,
     schedule: ScheduleFile,
@@ -128,7 +127,7 @@ def _concurrency(jobs: Mapping[str, Job]) -> int:
 
 
 def claimable(
-    connection: Connection[Any],
+    connection: Connection,
     schedule: ScheduleFile,
     synced: SyncResult,
     has_end: bool = False,
@@ -163,7 +162,7 @@ def report_unknown_queues(schedule: ScheduleFile, synced: SyncResult) -> None:
 
 
 def _cannot_start(
-    connection: Connection[Any], schedule: ScheduleFile, namespace: str, jobs: Mapping[str, Job]
+    connection: Connection, schedule: ScheduleFile, namespace: str, jobs: Mapping[str, Job]
 ) -> dict[str, str]:
     """Return which of the jobs of its queues this host cannot start, and why. A place stores it; a
     worker that is no place has it in its own row.

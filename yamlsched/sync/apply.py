@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
-from psycopg import Connection
 
 from yamlsched import log
 from yamlsched.db.connection import reason
+from yamlsched.db.query import Connection
 from yamlsched.schedule import checks, formats
 from yamlsched.schedule.checks import Checked
 from yamlsched.schedule.job import Job
@@ -47,7 +47,7 @@ class FileApplication:
     ``result``. ``snapshot`` is that of its latest poll.
     """
 
-    connection: Connection[Any]
+    connection: Connection
     schedule: ScheduleFile
     result: SyncResult
     snapshot: Snapshot
@@ -251,7 +251,7 @@ class FileApplication:
 
 
 def inspect_file(
-    connection: Connection[Any],
+    connection: Connection,
     schedule: ScheduleFile,
     snapshot: Snapshot,
     now: datetime | None = None,
@@ -266,7 +266,7 @@ def inspect_file(
 
 
 def claimable_jobs(
-    connection: Connection[Any], schedule: ScheduleFile, result: SyncResult
+    connection: Connection, schedule: ScheduleFile, result: SyncResult
 ) -> dict[str, Job]:
     """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
 

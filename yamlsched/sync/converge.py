@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from psycopg import Connection
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import execute, fetch_column, load
+from yamlsched.db.query import Connection, execute, fetch_column
 from yamlsched.errors import ScheduleError
 from yamlsched.runs import follow
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Limit, to_row
@@ -24,7 +22,7 @@ from yamlsched.timetable import keys
 
 
 def converge(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     jobs: Mapping[str, Job],
     limits: Mapping[str, Limit],
@@ -44,8 +42,8 @@ def converge(
     closing = known.union(definitions.followers(connection, namespace, known))
     scheduled: list[int] = []
     if recompute:
-        parameters = {"namespace": namespace}
-        scheduled = fetch_column(connection, load("definitions")["ids_with_next_slot"], parameters)
+        statement = "definitions.ids_with_next_slot"
+        scheduled = fetch_column(connection, statement, namespace=namespace)
     locked = definitions.lock(connection, closing.union(scheduled))
     instant = slot_rows.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
@@ -67,7 +65,7 @@ def converge(
 
 
 def _write_definitions(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     differences: Sequence[Difference],
     jobs: Mapping[str, Job],
@@ -87,7 +85,7 @@ def _write_definitions(
 
 
 def move_runs(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     differences: Sequence[Difference],
     jobs: Mapping[str, Job],
@@ -131,7 +129,7 @@ def move_runs(
 
 
 def _apply_spread(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     jobs: Mapping[str, Job],
     before: Mapping[str, Definition],
@@ -220,7 +218,7 @@ def slot_columns(job: Job, before: Definition | None, now: datetime) -> dict[str
     }
 
 
-def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[due.FailedJob]:
+def _recompute(connection: Connection, locked: list[Definition]) -> list[due.FailedJob]:
     """Compute the next slots again; return the jobs whose definition cannot be read, which keep
     theirs.
     """

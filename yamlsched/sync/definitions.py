@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from psycopg import Connection
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import execute, fetch, fetch_column, load
+from yamlsched.db.query import Connection, execute, fetch, fetch_column
 from yamlsched.schedule.job import DEFAULT_ROW, Job, NotifyTarget, to_row
 
 
@@ -75,23 +74,18 @@ class Difference:
 
 
 def differences(
-    connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]
+    connection: Connection, namespace: str, jobs: Mapping[str, Job]
 ) -> list[Difference]:
     """Return the jobs that applying ``jobs`` would change, by name."""
     return fetch(
-        connection,
-        Difference,
-        load("definitions")["differences"],
-        _file_parameters(namespace, jobs),
+        connection, Difference, "definitions.differences", **_file_parameters(namespace, jobs)
     )
 
 
-def same_programs(
-    connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]
-) -> list[str]:
+def same_programs(connection: Connection, namespace: str, jobs: Mapping[str, Job]) -> list[str]:
     """Return the names of the ``jobs`` whose attempts would execute the same by the file in use."""
     parameters = _file_parameters(namespace, jobs)
-    return fetch_column(connection, load("definitions")["same_programs"], parameters)
+    return fetch_column(connection, "definitions.same_programs", **parameters)
 
 
 def _file_parameters(namespace: str, jobs: Mapping[str, Job]) -> dict[str, Any]:
@@ -99,41 +93,41 @@ def _file_parameters(namespace: str, jobs: Mapping[str, Job]) -> dict[str, Any]:
     return {"namespace": namespace, "jobs": Jsonb(rows), "defaults": Jsonb(DEFAULT_ROW)}
 
 
-def read(connection: Connection[Any], ids: Sequence[int]) -> list[Definition]:
+def read(connection: Connection, ids: Sequence[int]) -> list[Definition]:
     """Return definitions, in the order of their ids."""
     parameters = {"ids": ids, "namespace": None, "names": None}
-    return fetch(connection, Definition, load("definitions")["read"], parameters)
+    return fetch(connection, Definition, "definitions.read", **parameters)
 
 
-def named(connection: Connection[Any], namespace: str, names: Iterable[str]) -> list[Definition]:
+def named(connection: Connection, namespace: str, names: Iterable[str]) -> list[Definition]:
     """Return the definitions of jobs by their names, in the order of their ids."""
     parameters = {"ids": None, "namespace": namespace, "names": list(names)}
-    return fetch(connection, Definition, load("definitions")["read"], parameters)
+    return fetch(connection, Definition, "definitions.read", **parameters)
 
 
-def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
+def lock(connection: Connection, ids: Iterable[int]) -> list[Definition]:
     """Lock definitions until the transaction ends, and return them as they are then."""
-    locked = fetch_column(connection, load("definitions")["lock"], {"ids": list(ids)})
+    locked = fetch_column(connection, "definitions.lock", ids=list(ids))
     return read(connection, locked)
 
 
-def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
+def find(connection: Connection, namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
     return next(iter(named(connection, namespace, [job_type])), None)
 
 
-def names(connection: Connection[Any], namespace: str) -> list[str]:
+def names(connection: Connection, namespace: str) -> list[str]:
     """Return the names of the jobs that are not retired, in order."""
-    return fetch_column(connection, load("definitions")["names"], {"namespace": namespace})
+    return fetch_column(connection, "definitions.names", namespace=namespace)
 
 
-def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> list[int]:
+def followers(connection: Connection, namespace: str, ids: Iterable[int]) -> list[int]:
     """Return the ids of the jobs that follow these, also by way of others."""
     parameters = {"namespace": namespace, "ids": list(ids)}
-    return fetch_column(connection, load("follow")["followers"], parameters)
+    return fetch_column(connection, "follow.followers", **parameters)
 
 
-def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
+def limits(connection: Connection, namespace: str) -> dict[str, int]:
     """Return the limits of the file in use."""
     return {
         row.name: row.capacity
@@ -142,7 +136,7 @@ def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
 
 
 def put_targets(
-    connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget]
+    connection: Connection, namespace: str, targets: Mapping[str, NotifyTarget]
 ) -> None:
     """Write the targets of notifications that the file has."""
     parameters = {
@@ -151,11 +145,11 @@ def put_targets(
         "url_envs": [target.url_env for target in targets.values()],
         "events": [",".join(target.events) for target in targets.values()],
     }
-    connection.execute(load("notify")["put_targets"], parameters)
+    execute(connection, "notify.put_targets", **parameters)
 
 
 def cancel_retired(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     now: datetime | None,
     after: tuple[int, int] = (0, 0),

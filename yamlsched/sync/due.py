@@ -14,12 +14,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg import Connection
 
 from yamlsched import log
 from yamlsched.db import blocking
 from yamlsched.db.connection import reason
-from yamlsched.db.query import execute, fetch_column, load
+from yamlsched.db.query import Connection, execute, fetch_column
 from yamlsched.errors import Refused, ScheduleError
 from yamlsched.runs.release import release_followers
 from yamlsched.sync import definitions, slot_plan, slot_rows
@@ -163,7 +162,7 @@ class _KeyConflict(Exception):
 
 
 def account_for_due_slots(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     now: datetime | None,
     deadline: float = float("inf"),
@@ -176,8 +175,7 @@ def account_for_due_slots(
     the monotonic clock.
     """
     result = DueResult()
-    parameters = {"namespace": namespace, "now": now}
-    ids = fetch_column(connection, load("slots")["due_jobs"], parameters)
+    ids = fetch_column(connection, "slots.due_jobs", namespace=namespace, now=now)
     todo = deque(
         (ids[start : start + BATCH_JOBS], BATCH_LOCK_TIMEOUT_SECONDS)
         for start in range(0, len(ids), BATCH_JOBS)
@@ -205,9 +203,7 @@ def account_for_due_slots(
     return result
 
 
-def release_runs(
-    connection: Connection[Any], namespace: str, now: datetime | None
-) -> list[FailedJob]:
+def release_runs(connection: Connection, namespace: str, now: datetime | None) -> list[FailedJob]:
     """Decide about all runs that wait for other jobs; return the jobs about which nothing could be
     written.
     """
@@ -218,7 +214,7 @@ def release_runs(
 
 
 def note_failures(
-    connection: Connection[Any], namespace: str, failed: Sequence[FailedJob], now: datetime | None
+    connection: Connection, namespace: str, failed: Sequence[FailedJob], now: datetime | None
 ) -> None:
     """Store why slots could not be written, so that ``status`` reports it at once."""
     names, errors = [job.job_type for job in failed], [job.reason for job in failed]
@@ -242,7 +238,7 @@ def _why_blocked(error: Exception) -> str:
 
 
 def _account_for_batch(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     ids: Sequence[int],
     now: datetime | None,
@@ -250,17 +246,14 @@ def _account_for_batch(
 ) -> DueResult:
     def write() -> DueResult:
         at = slot_rows.start_batch(connection, now, lock_timeout_seconds)
-        parameters = {"ids": ids, "now": at}
-        due = fetch_column(connection, load("slots")["lock_due_jobs"], parameters)
+        due = fetch_column(connection, "slots.lock_due_jobs", ids=ids, now=at)
         locked = definitions.read(connection, due)
         return _write(connection, namespace, locked, at, is_closing=False)
 
     return _retry_on_key_conflict(connection, write)
 
 
-def _retry_on_key_conflict(
-    connection: Connection[Any], write: Callable[[], DueResult]
-) -> DueResult:
+def _retry_on_key_conflict(connection: Connection, write: Callable[[], DueResult]) -> DueResult:
     """Return the result of ``write`` in its own transaction, retried while keys conflict with other
     sessions.
     """
@@ -273,7 +266,7 @@ def _retry_on_key_conflict(
 
 
 def account_for_locked(
-    connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime
+    connection: Connection, namespace: str, locked: Sequence[Definition], now: datetime
 ) -> DueResult:
     """Account for all that locked definitions owe up to ``now``, inside the caller's transaction.
 
@@ -303,13 +296,13 @@ def account_for_locked(
     return result
 
 
-def _raise_transient(connection: Connection[Any], error: Exception) -> None:
+def _raise_transient(connection: Connection, error: Exception) -> None:
     if connection.closed or isinstance(error, TRANSIENT_ERRORS):
         raise error
 
 
 def _close_as_gap(
-    connection: Connection[Any], namespace: str, job: Definition, now: datetime
+    connection: Connection, namespace: str, job: Definition, now: datetime
 ) -> list[Gap]:
     """Record the time since the last slot of a job as one gap, if that is possible."""
     plan = slot_plan.decide(namespace, slot_plan.owed_by_unreadable(job, now), None, {})
@@ -321,7 +314,7 @@ def _close_as_gap(
 
 
 def account_for_owed_slots(
-    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None = None
+    connection: Connection, namespace: str, ids: Sequence[int], now: datetime | None = None
 ) -> tuple[datetime, list[Definition], DueResult]:
     """Lock definitions and account for all that they owe, inside the caller's transaction, before
     they are changed.
@@ -343,7 +336,7 @@ def is_waiting(definition: Definition, open_slots: Container[int]) -> bool:
 
 
 def plan_slots(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     jobs: Iterable[Definition],
     open_slots: Mapping[int, datetime],
@@ -372,7 +365,7 @@ def plan_slots(
 
 
 def _write(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     locked: Sequence[Definition],
     now: datetime,

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from psycopg import Connection
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from yamlsched import secret_forms
-from yamlsched.db.query import execute, fetch_column, load
+from yamlsched.db.query import Connection, execute, fetch_column, load
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule.job import KEYS, Job, Output, from_row
@@ -28,14 +27,14 @@ DEFAULTS = Job("")
 COMMAND_DEFAULTS = Job("", output=Output(Keep.ALWAYS))
 
 
-def latest_settings(connection: Connection[Any], namespace: str) -> dict[str, Any] | None:
+def latest_settings(connection: Connection, namespace: str) -> dict[str, Any] | None:
     """Return what the file that was applied last says outside of its jobs; None: there is none."""
-    rows = fetch_column(connection, load("edits")["latest_settings"], {"namespace": namespace})
+    rows = fetch_column(connection, "edits.latest_settings", namespace=namespace)
     return rows[0] if rows else None
 
 
 def job_edits(
-    connection: Connection[Any], differences: Iterable[Difference], jobs: Mapping[str, Job]
+    connection: Connection, differences: Iterable[Difference], jobs: Mapping[str, Job]
 ) -> list[dict[str, Any]]:
     """Return how each job changes, as the columns of edited_jobs with the job's name. The
     definitions are not written yet.
@@ -104,7 +103,7 @@ def _shown(field: str, value: Any) -> Any:
 
 
 def record(
-    connection: Connection[Any],
+    connection: Connection,
     schedule: ScheduleFile,
     loaded: Loaded,
     revision: Revision,

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Any
 
 import psycopg
-from psycopg import Connection
 
 from yamlsched.db.connection import reason
+from yamlsched.db.query import Connection
 from yamlsched.errors import Refused
 from yamlsched.sync import due, hosts
 from yamlsched.sync.apply import FileApplication
@@ -24,7 +23,7 @@ MAX_SYNC_SECONDS = 25.0
 
 
 def sync(
-    connection: Connection[Any],
+    connection: Connection,
     schedule: ScheduleFile,
     now: datetime | None = None,
     snapshot: Snapshot | None = None,
@@ -58,7 +57,7 @@ def sync(
 
 
 def account_for_due_slots(
-    connection: Connection[Any],
+    connection: Connection,
     result: SyncResult,
     snapshot: Snapshot,
     version: FileVersion,

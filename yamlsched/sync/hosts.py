@@ -11,16 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.query import execute, fetch_column, load
+from yamlsched.db.query import Connection, execute, fetch, fetch_column
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.in_use import FileInUse, FileVersion, Place, Verdict, decide, is_older
 
 if TYPE_CHECKING:
-    from psycopg import Connection
-
     from yamlsched.schedule.job import Queue
 
 MAX_STORED_ERRORS = 20
@@ -93,7 +90,7 @@ class Snapshot(NamedTuple):
 
 
 def poll(
-    connection: Connection[Any],
+    connection: Connection,
     schedule: ScheduleFile,
     now: datetime | None = None,
     namespace: str | None = None,
@@ -116,15 +113,14 @@ def poll(
         "errors": [error[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]] or None,
         "now": now,
     }
-    with connection.cursor(row_factory=class_row(Snapshot)) as cursor:
-        [row] = cursor.execute(load("hosts")["poll"], parameters).fetchall()
+    [row] = fetch(connection, Snapshot, "hosts.poll", **parameters)
     return row
 
 
-def patterns(connection: Connection[Any], schedule: ScheduleFile) -> list[str]:
+def patterns(connection: Connection, schedule: ScheduleFile) -> list[str]:
     """Return the patterns of ``include`` that the file of this place had at its latest tick."""
-    statement = load("hosts")["patterns"]
-    return next(iter(fetch_column(connection, statement, place_parameters(schedule))), [])
+    found = fetch_column(connection, "hosts.patterns", **place_parameters(schedule))
+    return next(iter(found), [])
 
 
 def place_parameters(schedule: ScheduleFile) -> dict[str, Any]:
@@ -159,9 +155,7 @@ def has_newer_tzdata(snapshot: Snapshot, version: FileVersion) -> bool:
     return any(is_older(version.tzdata_version, other) for other in snapshot.other_tzdata)
 
 
-def lock_namespace(
-    connection: Connection[Any], namespace: str, lock_timeout_seconds: float
-) -> None:
+def lock_namespace(connection: Connection, namespace: str, lock_timeout_seconds: float) -> None:
     """Lock the namespace until the transaction ends: only one session at a time applies a file to
     it.
 
@@ -173,19 +167,19 @@ def lock_namespace(
 
 
 def namespace_of_refused(
-    connection: Connection[Any], schedule: ScheduleFile, namespace: str | None = None
+    connection: Connection, schedule: ScheduleFile, namespace: str | None = None
 ) -> str | None:
     """Return the namespace of a place whose file is not valid; None if nothing tells it.
 
     ``namespace`` is that of the file, None if it cannot be read.
     """
     parameters = {**place_parameters(schedule), "namespace": namespace}
-    known = fetch_column(connection, load("hosts")["namespace_of_refused"], parameters)
+    known = fetch_column(connection, "hosts.namespace_of_refused", **parameters)
     return schedule.namespace_override or known[0]
 
 
 def use(
-    connection: Connection[Any],
+    connection: Connection,
     schedule: ScheduleFile,
     namespace: str,
     retention: dict[str, str],
@@ -212,12 +206,12 @@ def _served_by(queue: Queue) -> str:
     return "dedicated" if queue.dedicated else "open"
 
 
-def renew(connection: Connection[Any], namespace: str, version: FileVersion) -> None:
+def renew(connection: Connection, namespace: str, version: FileVersion) -> None:
     """Write that the file in use was applied again by these versions."""
     execute(connection, "hosts.renew", **version._asdict(), namespace=namespace)
 
 
-def leave(connection: Connection[Any], schedule: ScheduleFile, namespace: str) -> list[str]:
+def leave(connection: Connection, schedule: ScheduleFile, namespace: str) -> list[str]:
     """Let a place whose namespace an operator has named leave the one that its file names; return
     what to report.
     """
@@ -228,18 +222,18 @@ def leave(connection: Connection[Any], schedule: ScheduleFile, namespace: str) -
         f'{schedule.path} on this host now belongs to namespace "{namespace}" (was "{former}").'
         f" Add --namespace {shlex.quote(namespace)} to its crontab line; the jobs of"
         f' "{former}" are not retired'
-        for former in fetch_column(connection, load("hosts")["leave"], parameters)
+        for former in fetch_column(connection, "hosts.leave", **parameters)
     ]
 
 
-def environment_in_use(connection: Connection[Any], namespace: str) -> str:
+def environment_in_use(connection: Connection, namespace: str) -> str:
     """Return the environment of the file in use; empty without one."""
-    file = connection.execute(load("hosts")["in_use"], {"namespace": namespace}).fetchone()
+    file = execute(connection, "hosts.in_use", namespace=namespace).fetchone()
     return str(file.environment) if file else ""
 
 
 def store_cannot_start(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     schedule: ScheduleFile,
     jobs: Collection[str],
@@ -255,9 +249,9 @@ def store_cannot_start(
         "namespace": namespace,
         "now": now,
     }
-    return fetch_column(connection, load("hosts")["store_cannot_start"], parameters)
+    return fetch_column(connection, "hosts.store_cannot_start", **parameters)
 
 
-def prune(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
+def prune(connection: Connection, namespace: str, now: datetime | None) -> int:
     """Delete places that have stopped, and what was in use long ago; return how many places."""
     return execute(connection, "hosts.prune", namespace=namespace, now=now).rowcount

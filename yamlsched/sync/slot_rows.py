@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from psycopg import Connection
-
-from yamlsched.db.query import execute
+from yamlsched.db.query import Connection, execute
 from yamlsched.sync import slot_plan
 from yamlsched.sync.definitions import Definition, named
 from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun
@@ -20,7 +18,7 @@ million.
 
 
 def start_batch(
-    connection: Connection[Any], now: datetime | None, lock_timeout_seconds: float | None = None
+    connection: Connection, now: datetime | None, lock_timeout_seconds: float | None = None
 ) -> datetime:
     """Prepare the transaction for work on a few hundred jobs by index, and return its instant.
 
@@ -34,7 +32,7 @@ def start_batch(
 
 
 def earliest_open_slots(
-    connection: Connection[Any], namespace: str, ids: Sequence[int]
+    connection: Connection, namespace: str, ids: Sequence[int]
 ) -> dict[int, datetime]:
     """Return, by definition, the earliest slot with an unfinished run that excludes others."""
     rows = execute(connection, "slots.earliest_open_slots", namespace=namespace, ids=ids)
@@ -42,7 +40,7 @@ def earliest_open_slots(
 
 
 def key_holders(
-    connection: Connection[Any], namespace: str, keys: Sequence[str]
+    connection: Connection, namespace: str, keys: Sequence[str]
 ) -> dict[str, KeyHolder]:
     """Return the holders of those keys that are, or were, in use."""
     rows = execute(connection, "slots.key_holders", namespace=namespace, keys=keys)
@@ -50,7 +48,7 @@ def key_holders(
 
 
 def create_runs(
-    connection: Connection[Any],
+    connection: Connection,
     runs: Sequence[NewRun],
     namespace: str,
     now: datetime,
@@ -62,7 +60,7 @@ def create_runs(
 
 
 def followed(
-    connection: Connection[Any], namespace: str, jobs: Iterable[Definition]
+    connection: Connection, namespace: str, jobs: Iterable[Definition]
 ) -> dict[str, Definition]:
     """Return by name the jobs that ``jobs`` follow."""
     names = {name for job in jobs for name in job.after}
@@ -70,7 +68,7 @@ def followed(
 
 
 def await_upstreams(
-    connection: Connection[Any],
+    connection: Connection,
     namespace: str,
     jobs: Iterable[Definition],
     runs: Sequence[NewRun],
@@ -94,7 +92,7 @@ def await_upstreams(
 
 
 def wake_followers(
-    connection: Connection[Any], namespace: str, ids: Iterable[int], now: datetime
+    connection: Connection, namespace: str, ids: Iterable[int], now: datetime
 ) -> None:
     """Have what waits for slots of these jobs decided again: they have a run or a gap now, or will
     have none.
@@ -102,23 +100,23 @@ def wake_followers(
     execute(connection, "follow.wake", namespace=namespace, ids=sorted(ids), now=now)
 
 
-def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
+def record_gaps(connection: Connection, gaps: Sequence[Gap], now: datetime) -> None:
     """Record gaps, or extend those that they continue."""
     _write_rows(connection, "slots.record_gaps", gaps, now=now)
 
 
-def move_cursors(connection: Connection[Any], moves: Sequence[CursorMove]) -> None:
+def move_cursors(connection: Connection, moves: Sequence[CursorMove]) -> None:
     """Set the cursors and next slots of definitions that the caller has locked."""
     _write_rows(connection, "slots.move_cursors", moves)
 
 
-def notify_workers(connection: Connection[Any], namespace: str) -> None:
+def notify_workers(connection: Connection, namespace: str) -> None:
     """Wake up continuous workers once the transaction has committed."""
     execute(connection, "runs.wake", namespace=namespace)
 
 
 def _write_rows(
-    connection: Connection[Any],
+    connection: Connection,
     statement: str,
     rows: Sequence[NewRun | Gap | CursorMove | AwaitedSlot],
     **values: Any,

@@ -10,9 +10,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-import psycopg
-
-from yamlsched.db.query import load
+from yamlsched.db.query import AsyncConnection, Connection, execute
 from yamlsched.runs.lifecycle import (
     DEFAULT_QUEUE,
     LOST_WORKER,
@@ -85,7 +83,7 @@ def levels(chance: float) -> str:
 
 
 async def claim(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     token: str,
     limit: int,
@@ -115,17 +113,17 @@ async def claim(
     }
     rows = await rows_of(connection, "claim", values)
     if misplaced := [row.id for row in rows if row.state == "misplaced"]:
-        await connection.execute(load("runs")["move"], {"ids": array(misplaced)})
+        await execute(connection, "runs.move", ids=array(misplaced))
     if expired := [row.id for row in rows if row.state == "expired"]:
         parameters = {"namespace": namespace, "ids": array(expired), "now": now}
-        await connection.execute(load("runs")["expire"], parameters)
+        await execute(connection, "runs.expire", **parameters)
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]
 
 
 async def has_claimable(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     scope: ClaimScope,
     queue: str = DEFAULT_QUEUE,
@@ -143,7 +141,7 @@ async def has_claimable(
 
 
 async def claim_gated(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     claimed: ClaimResult,
     token: str,
@@ -180,7 +178,7 @@ def _runs(rows: Iterable[Any]) -> list[ClaimedRun]:
 
 
 async def reclaim(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     held: Collection[int] = (),
     is_complete: bool = True,
@@ -214,7 +212,7 @@ async def reclaim(
 
 
 async def sweep(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     now: datetime | None = None,
     at_once: bool = False,
@@ -227,9 +225,7 @@ async def sweep(
     return int(row.offered)
 
 
-async def repair(
-    connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
-) -> int:
+async def repair(connection: AsyncConnection, namespace: str, now: datetime | None = None) -> int:
     """End what has expired, and repair what dead sessions have left; return how many runs held
     permits that had ended.
     """
@@ -240,7 +236,7 @@ async def repair(
 
 
 async def release_claim(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     token: str,
     now: datetime | None = None,
@@ -250,16 +246,14 @@ async def release_claim(
 
     The claim may have happened, but none of its runs was started.
     """
-    cursor = await connection.execute(
-        load("runs")["running_under"], {"namespace": namespace, "token": token}
-    )
+    cursor = await execute(connection, "runs.running_under", namespace=namespace, token=token)
     unknown = ClaimedRun(0, "", None, None, 0, 1, "{}", False, 0.0, token)
     runs = [unknown._replace(**row._asdict()) for row in await cursor.fetchall()]
     return len(await finish(connection, namespace, [(run, released(run)) for run in runs], now))
 
 
 def scope(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     namespace: str,
     names: Iterable[str],
     revision: str | None = None,
@@ -269,7 +263,7 @@ def scope(
     timeouts of the definitions.
     """
     parameters = {"namespace": namespace, "names": list(names), "has_end": has_end}
-    row = connection.execute(load("runs")["scope"], parameters).fetchone()
+    row = execute(connection, "runs.scope", **parameters).fetchone()
     assert row is not None
     timeouts = zip(row.ids, row.timeouts, strict=True)
     return ClaimScope(row.newest, tuple(sorted(row.others)), revision, tuple(timeouts))

@@ -15,12 +15,13 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
+from yamlsched.db.query import AsyncConnection
 from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.runs.release import ReleaseResult, release_followers
 from yamlsched.worker import claiming, clock, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
-from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
@@ -40,7 +41,7 @@ Answer = TypeVar("Answer")
 
 
 async def answer_of(
-    session: WorkerSession, ask: Callable[[Connection], Awaitable[Answer]]
+    session: WorkerSession, ask: Callable[[AsyncConnection], Awaitable[Answer]]
 ) -> Answer | None:
     """Return what the server answers to ``ask``; None if it gave up on it. Raises Unanswered."""
     try:
@@ -155,7 +156,7 @@ class Claims:
         """
         for token in list(self._lost):
 
-            async def release(connection: Connection, token: str = token) -> int:
+            async def release(connection: AsyncConnection, token: str = token) -> int:
                 return await claiming.release_claim(connection, self._namespace, token)
 
             try:
@@ -172,7 +173,7 @@ class Claims:
         """Return whether a claim could take anything. If not, ``is_exhausted`` is true."""
         changes = self._changes
 
-        async def ask(connection: Connection) -> bool:
+        async def ask(connection: AsyncConnection) -> bool:
             return await claiming.has_claimable(connection, self._namespace, scope, self._queue)
 
         try:
@@ -196,7 +197,7 @@ class Claims:
         busy, self._busy, chance = self._busy, set(), random.random()
         token, gated_token = self._new_token(), self._new_token()
 
-        async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
+        async def ask(connection: AsyncConnection) -> tuple[claiming.ClaimResult, list[int]]:
             arguments = (connection, self._namespace, token, limit, scope)
             jobs = {*busy, *skipped}
             return await claiming.claim(*arguments, queue=self._queue, busy=jobs, chance=chance)
@@ -209,7 +210,7 @@ class Claims:
             await self._settle(claimed)
         if gated:
 
-            async def ask_gated(connection: Connection) -> bool:
+            async def ask_gated(connection: AsyncConnection) -> bool:
                 arguments = (connection, self._namespace, claimed, gated_token, gated)
                 await claiming.claim_gated(*arguments, revision=scope.revision, chance=chance)
                 return True
@@ -227,7 +228,7 @@ class Claims:
     async def _settle(self, claimed: claiming.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
 
-        async def ask(connection: Connection) -> ReleaseResult:
+        async def ask(connection: AsyncConnection) -> ReleaseResult:
             return await release_followers(connection, self._namespace, claimed.unreleased)
 
         try:
@@ -248,7 +249,7 @@ class Claims:
         return f"{self._name}:{secrets.token_hex(6)}"
 
     async def _answer(
-        self, ask: Callable[[Connection], Awaitable[Answer]], token: str
+        self, ask: Callable[[AsyncConnection], Awaitable[Answer]], token: str
     ) -> Answer | None:
         """Return what the server answers to a claim with ``token``; None without an answer."""
         try:
@@ -296,7 +297,7 @@ class Upkeep:
             return False
         is_complete, held = now >= self._complete_at, [attempt.run.id for attempt in self._attempts]
 
-        async def ask(connection: Connection) -> tuple[claiming.ReclaimResult, int, int]:
+        async def ask(connection: AsyncConnection) -> tuple[claiming.ReclaimResult, int, int]:
             reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
             if reclaimed.dead or is_complete:
                 dead = None if is_complete else [run.id for run in reclaimed.dead]

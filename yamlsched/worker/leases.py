@@ -12,12 +12,13 @@ from typing import TypeVar
 import psycopg
 
 from yamlsched import log
+from yamlsched.db.query import AsyncConnection
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
 from yamlsched.worker import clock, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.live_output import LiveOutput
 from yamlsched.worker.queues import Queues
-from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
 TIMEOUT_SECONDS = 5.0
@@ -58,7 +59,7 @@ class ProgressWriter:
 
 
 async def write_with(
-    connection: Connection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]
+    connection: AsyncConnection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]
 ) -> T:
     """Call ``write``, which writes the outcomes of ``attempts``; in the same transaction, first
     their last progress.
@@ -70,7 +71,7 @@ async def write_with(
         return await write()
 
 
-async def write_last(connection: Connection, attempts: Iterable[Attempt]) -> None:
+async def write_last(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
     """Write the last progress of ``attempts`` in the transaction that is about to write their
     outcomes.
     """
@@ -79,7 +80,7 @@ async def write_last(connection: Connection, attempts: Iterable[Attempt]) -> Non
         await _write(connection, reporting)
 
 
-async def _write(connection: Connection, attempts: Sequence[Attempt]) -> set[int]:
+async def _write(connection: AsyncConnection, attempts: Sequence[Attempt]) -> set[int]:
     reports = [
         (attempt.run, attempt.progress) for attempt in attempts if attempt.progress is not None
     ]
@@ -158,7 +159,7 @@ class Leases:
                 await self._progress.write(self._session)
 
     async def _renew(self, due: dict[int, Attempt], sent_at: float) -> None:
-        async def renew(connection: Connection) -> tuple[set[int], dict[int, str]]:
+        async def renew(connection: AsyncConnection) -> tuple[set[int], dict[int, str]]:
             renewed = await statements.heartbeat(
                 connection, [attempt.run for attempt in due.values()]
             )

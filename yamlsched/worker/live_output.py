@@ -13,10 +13,10 @@ from functools import partial
 
 import psycopg
 
-from yamlsched.db.query import load
+from yamlsched.db.query import AsyncConnection, execute
 from yamlsched.runs.lifecycle import Keep, storable
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.sessions import Unanswered, WorkerSession
 from yamlsched.worker.statements import fence
 
 MAX_BYTES = 8_192
@@ -64,19 +64,19 @@ class LiveOutput:
         return is_new
 
 
-async def _write(attempts: list[Attempt], connection: Connection) -> None:
+async def _write(attempts: list[Attempt], connection: AsyncConnection) -> None:
     texts, omitted = zip(*[attempt.live_output or ("", 0) for attempt in attempts], strict=True)
     parameters = {
         **fence(attempt.run for attempt in attempts),
         "outputs": list(texts),
         "omitted": list(omitted),
     }
-    await connection.execute(load("progress")["write_outputs"], parameters)
+    await execute(connection, "progress.write_outputs", **parameters)
 
 
-async def forget(connection: Connection, attempts: Iterable[Attempt]) -> None:
+async def forget(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
     """Delete what was written of ``attempts``, which have ended: what is kept of their output is
     elsewhere.
     """
     if written := [attempt.run for attempt in attempts if attempt.live_output is not None]:
-        await connection.execute(load("progress")["forget_outputs"], fence(written))
+        await execute(connection, "progress.forget_outputs", **fence(written))

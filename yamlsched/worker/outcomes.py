@@ -18,6 +18,7 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
+from yamlsched.db.query import AsyncConnection
 from yamlsched.runs.lifecycle import (
     SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
@@ -29,7 +30,7 @@ from yamlsched.runs.lifecycle import (
 from yamlsched.worker import clock, leases, live_output, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
-from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 MAX_BATCH = 1_000  # outcomes in one statement
 # SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
@@ -193,7 +194,7 @@ class Outcomes:
         with contextlib.suppress(Unanswered, psycopg.Error):
             runs = [(attempt.run, attempt.usage) for attempt in batch]
 
-            async def succeed(connection: Connection) -> bool:
+            async def succeed(connection: AsyncConnection) -> bool:
                 write = partial(statements.succeed, connection, runs)
                 is_written = await leases.write_with(connection, batch, write)
                 await live_output.forget(connection, batch)
@@ -266,7 +267,7 @@ class Outcomes:
             if not pending.is_done:
                 self._enqueue(pending)
 
-    async def _write_once(self, batch: list[PendingOutcome], connection: Connection) -> None:
+    async def _write_once(self, batch: list[PendingOutcome], connection: AsyncConnection) -> None:
         """Write ``batch``, and find out what became of those runs of which nothing was written."""
         if settled := [pending for pending in batch if pending.is_settled]:
             outcomes = [(pending.attempt.run, pending.outcome) for pending in settled]

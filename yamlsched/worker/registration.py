@@ -18,10 +18,10 @@ from psycopg.types.json import Jsonb
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.db.query import load, now
+from yamlsched.db.query import AsyncConnection, Connection, execute, now
 from yamlsched.errors import Refused
 from yamlsched.worker import clock
-from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 BEAT_INTERVAL_SECONDS = 15.0
 TIMEOUT_SECONDS = 5.0
@@ -85,7 +85,7 @@ class Registration:
         if not is_due and self.reported_at.keys() >= set(queues):
             return True
 
-        async def ask(connection: Connection) -> bool:
+        async def ask(connection: AsyncConnection) -> bool:
             await self._beat(connection, left, is_leaving=True, has_ended=True)
             for queue in left:
                 del self.reported_at[queue]
@@ -93,7 +93,7 @@ class Registration:
             missing = sorted(set(queues) - known)
             if not missing:
                 return True
-            cursor = await connection.execute(load("workers")["report"], self._report(missing))
+            cursor = await execute(connection, "workers.report", **self._report(missing))
             rows = await cursor.fetchall()
             self.reported_at |= {row.queue: row.reported_at for row in rows}
             return len(rows) == len(missing)
@@ -110,7 +110,7 @@ class Registration:
     async def end(self, session: WorkerSession) -> None:
         """Write that the worker has ended. If the server does not answer, it is lost later."""
 
-        async def ask(connection: Connection) -> None:
+        async def ask(connection: AsyncConnection) -> None:
             await self._beat(connection, self.reported_at, is_leaving=True, has_ended=True)
 
         try:
@@ -120,7 +120,7 @@ class Registration:
 
     async def _beat(
         self,
-        connection: Connection,
+        connection: AsyncConnection,
         of: Collection[str],
         is_leaving: bool,
         has_ended: bool = False,
@@ -128,18 +128,19 @@ class Registration:
         queues = list(of)
         if not queues:
             return set()
-        parameters = {
-            "namespace": self.name.namespace,
-            "id": self.name.id,
-            "queues": queues,
-            "reported_ats": [self.reported_at[queue] for queue in queues],
-            "runs": [self.runs[queue] for queue in queues],
-            "is_leaving": is_leaving,
-            "has_ended": has_ended,
-            "cannot_start": Jsonb(self.cannot_start),
-            "now": None,
-        }
-        cursor = await connection.execute(load("workers")["beat"], parameters)
+        cursor = await execute(
+            connection,
+            "workers.beat",
+            namespace=self.name.namespace,
+            id=self.name.id,
+            queues=queues,
+            reported_ats=[self.reported_at[queue] for queue in queues],
+            runs=[self.runs[queue] for queue in queues],
+            is_leaving=is_leaving,
+            has_ended=has_ended,
+            cannot_start=Jsonb(self.cannot_start),
+            now=None,
+        )
         return {row.queue for row in await cursor.fetchall()}
 
     def _report(self, queues: Sequence[str]) -> Mapping[str, Any]:
@@ -153,7 +154,7 @@ class Registration:
 
 
 def register(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     name: WorkerName,
     queues: Collection[str],
     named: Collection[str],
@@ -171,9 +172,7 @@ def register(
     with connection.transaction() as transaction:
         if not name.is_own and (why := _refusal(connection, registration, wanted, max_workers)):
             return why
-        rows = connection.execute(
-            load("workers")["report"], registration._report(wanted)
-        ).fetchall()
+        rows = execute(connection, "workers.report", **registration._report(wanted)).fetchall()
         if len(rows) < len(wanted):
             raise psycopg.Rollback(transaction)
         registration.reported_at = {row.queue: row.reported_at for row in rows}
@@ -183,22 +182,22 @@ def register(
 
 
 def _refusal(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     registration: Registration,
     queues: Sequence[str],
     max_workers: Mapping[str, int],
 ) -> str | None:
     """Return why a worker with an id may not start, and write it if that is no failed start."""
-    sql, worker = load("workers"), registration._report(queues)
-    if other := connection.execute(sql["other_requests"], worker).fetchone():
+    worker = registration._report(queues)
+    if other := execute(connection, "workers.other_requests", **worker).fetchone():
         raise Refused(
             f'worker "{worker["id"]}" was requested for queue "{other.queue}" of namespace'
             f' "{other.namespace}": pass --queue {other.queue} and the file of that namespace'
         )
     for queue in sorted(max_workers.keys() & set(queues)):
         place = {**worker, "queue": queue}
-        connection.execute(sql["lock_queue"], place)
+        execute(connection, "workers.lock_queue", **place)
         limits = {"now": now(connection), "max_workers": max_workers[queue]}
-        if connection.execute(sql["refuse_above"], {**place, **limits}).fetchall():
+        if execute(connection, "workers.refuse_above", **place | limits).fetchall():
             return f"{max_workers[queue]} started workers of queue {queue} are live"
     return None

@@ -23,6 +23,7 @@ import psycopg
 from yamlsched import db, log
 from yamlsched.db.connection import describe, reason
 from yamlsched.db.dsn import seconds_to_connect
+from yamlsched.db.query import AsyncConnection
 from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.worker import clock, forking, statements
@@ -81,7 +82,6 @@ def _answer(writing: int, do: Callable[[], object]) -> None:
 
 
 T = TypeVar("T")
-Connection = psycopg.AsyncConnection[Any]
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 2.0  # between attempts to connect
 WAKE_INTERVAL_SECONDS = 0.05  # between reports of notifications
 SLOW_CONNECT_SECONDS = 5.0  # after which a connection attempt counts as unanswered
@@ -153,7 +153,7 @@ class WorkerSession:
         self, database: Database, settings: Settings, events: EventQueue | None = None
     ) -> None:
         self._database, self._settings, self._events = database, settings, events
-        self._connection: Connection | None = None
+        self._connection: AsyncConnection | None = None
         self._wait = 0.0
         self._opening = asyncio.Lock()
         self._watched: int | None = None
@@ -163,7 +163,7 @@ class WorkerSession:
         self._is_busy = False
         self.opened_in = 0.0  # seconds: a few round trips
 
-    async def run(self, do: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+    async def run(self, do: Callable[[AsyncConnection], Awaitable[T]], timeout: float) -> T:
         """Return what ``do`` returns for the connection.
 
         Raises Unanswered when the server cannot be reached, or does not answer within ``timeout``
@@ -220,13 +220,13 @@ class WorkerSession:
         """
         await self._get()
 
-    async def _get(self) -> Connection:
+    async def _get(self) -> AsyncConnection:
         async with self._opening:
             if self._connection is None or self._connection.closed:
                 self._connection = await self._open()
             return self._connection
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> AsyncConnection:
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
         self._wait = min(max(2 * self._wait, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
         timer = asyncio.get_running_loop().call_later(

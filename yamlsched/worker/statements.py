@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from yamlsched import log
-from yamlsched.db.query import load
+from yamlsched.db.query import AsyncConnection, execute
 from yamlsched.runs.lifecycle import (
     ClaimedRun,
     EnqueueBatch,
@@ -30,15 +30,13 @@ OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
 
-async def rows_of(
-    connection: psycopg.AsyncConnection[Any], name: str, parameters: dict[str, Any]
-) -> list[Any]:
-    cursor = await connection.execute(load("runs")[name], parameters)
+async def rows_of(connection: AsyncConnection, name: str, parameters: dict[str, Any]) -> list[Any]:
+    cursor = await execute(connection, f"runs.{name}", **parameters)
     return await cursor.fetchall()
 
 
 async def release(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     ids: Sequence[int],
     now: datetime | None = None,
@@ -50,13 +48,11 @@ async def release(
     """
     if ids:
         parameters = {"namespace": namespace, "ids": array(ids), "now": now}
-        await connection.execute(
-            load("runs")["release"], {**parameters, "reported": array(reported)}
-        )
+        await execute(connection, "runs.release", **parameters, reported=array(reported))
 
 
 async def pause_dying(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     ids: Sequence[int] | None,
     now: datetime | None = None,
@@ -65,17 +61,24 @@ async def pause_dying(
     a row have died as ``pause_after`` says; and have claims step over what they left.
     """
     parameters = {"namespace": namespace, "ids": ids and array(ids), "now": now}
-    block, most = load("actions")["block_closed"], MAX_BLOCKED_PER_STATEMENT
     for job in await rows_of(connection, "pause_dying", parameters):
         log.error("job.paused", job=job.job_type, reason=job.reason)
         last = 0
         while last is not None:
-            values = {"namespace": namespace, "job": job.id, "past": last, "most": most, "now": now}
-            [last] = [row.last async for row in await connection.execute(block, values)]
+            cursor = await execute(
+                connection,
+                "actions.block_closed",
+                namespace=namespace,
+                job=job.id,
+                past=last,
+                most=MAX_BLOCKED_PER_STATEMENT,
+                now=now,
+            )
+            [last] = [row.last async for row in cursor]
 
 
 async def unlock(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     runs: Sequence[ClaimedRun],
     now: datetime | None = None,
@@ -116,7 +119,7 @@ def _quoted(token: str) -> str:
 
 
 async def succeed(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     runs: Sequence[tuple[ClaimedRun, Usage | None]],
     now: datetime | None = None,
 ) -> bool:
@@ -141,7 +144,7 @@ def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
 
 
 async def heartbeat(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     runs: Sequence[ClaimedRun],
     now: datetime | None = None,
 ) -> set[int]:
@@ -151,23 +154,19 @@ async def heartbeat(
     renewed: set[int] = set()
     for lease in {run.lease for run in runs}:
         held = fence(run for run in runs if run.lease == lease)
-        cursor = await connection.execute(
-            load("runs")["heartbeat"], {**held, "lease": lease, "now": now}
-        )
+        cursor = await execute(connection, "runs.heartbeat", **held, lease=lease, now=now)
         renewed.update(row.id for row in await cursor.fetchall())
     return renewed
 
 
-async def ownership(
-    connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]
-) -> dict[int, str]:
+async def ownership(connection: AsyncConnection, runs: Sequence[ClaimedRun]) -> dict[int, str]:
     """Return, by id, whose ``runs`` are: ``OURS``, ``LOST``, or the status in which our claim has
     left a run.
 
     ``locked_by`` is new for each claim and is kept when the claim ends, so it shows which claim
     wrote the status.
     """
-    cursor = await connection.execute(load("runs")["ownership"], {"ids": [run.id for run in runs]})
+    cursor = await execute(connection, "runs.ownership", ids=[run.id for run in runs])
     rows = {row.id: row for row in await cursor.fetchall()}
     answer = {}
     for run in runs:
@@ -183,7 +182,7 @@ async def ownership(
 
 
 async def finish(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
     now: datetime | None = None,
@@ -227,7 +226,7 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
 
 
 async def keep_outputs(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
     now: datetime | None = None,
 ) -> None:
@@ -239,9 +238,9 @@ async def keep_outputs(
         "outputs": [o.output for _, o in outcomes],
         "omitted": array(o.omitted_bytes for _, o in outcomes),
     }
-    await connection.execute(load("runs")["keep_outputs"], {**parameters, "now": now})
-    await connection.execute(
-        load("runs")["note_usage"], {**parameters, **_usages(o.usage for _, o in outcomes)}
+    await execute(connection, "runs.keep_outputs", **parameters, now=now)
+    await execute(
+        connection, "runs.note_usage", **parameters, **_usages(o.usage for _, o in outcomes)
     )
 
 
@@ -250,13 +249,13 @@ def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
     return sum(len(batch.payloads) for batch in enqueued)
 
 
-async def listen(connection: psycopg.AsyncConnection[Any]) -> None:
+async def listen(connection: AsyncConnection) -> None:
     """Subscribe the session to notifications about new runs."""
-    await connection.execute(load("runs")["listen"])
+    await execute(connection, "runs.listen")
 
 
 async def finish_with(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     namespace: str,
     run: ClaimedRun,
     outcome: Outcome,
@@ -271,7 +270,7 @@ async def finish_with(
     """
     async with connection.transaction():
         for parameters in fan_out(namespace, run.id, enqueued):
-            await connection.execute(load("enqueue")["enqueue_many"], parameters)
+            await execute(connection, "enqueue.enqueue_many", **parameters)
         await before()
         written = await finish(connection, namespace, [(run, outcome)])
         if not written:
@@ -279,13 +278,13 @@ async def finish_with(
     return written
 
 
-async def lock_runs(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> None:
+async def lock_runs(connection: AsyncConnection, runs: Sequence[ClaimedRun]) -> None:
     """Lock the rows of ``runs`` in the open transaction."""
-    await connection.execute(load("runs")["lock"], {"ids": [run.id for run in runs]})
+    await execute(connection, "runs.lock", ids=[run.id for run in runs])
 
 
 async def report_progress(
-    connection: psycopg.AsyncConnection[Any],
+    connection: AsyncConnection,
     reports: Sequence[tuple[ClaimedRun, Progress]],
     now: datetime | None = None,
 ) -> set[int]:
@@ -302,6 +301,6 @@ async def report_progress(
             "notes": [progress.note for _, progress in part],
             "now": now,
         }
-        cursor = await connection.execute(load("progress")["report"], values)
+        cursor = await execute(connection, "progress.report", **values)
         written.update(row.run_id for row in await cursor.fetchall())
     return written

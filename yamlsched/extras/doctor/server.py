@@ -13,7 +13,7 @@ import psycopg
 from yamlsched.db import migrations
 from yamlsched.db.dsn import host_count
 from yamlsched.db.migrations import MAX_MAJOR, MIN_MAJOR
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import execute, fetch
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.doctor import Check, fail, ok, warn
@@ -70,7 +70,7 @@ class Role:
 
 
 def read_server(connection: psycopg.Connection[Any]) -> ServerInfo:
-    [info] = fetch(connection, ServerInfo, load("doctor")["server"])
+    [info] = fetch(connection, ServerInfo, "doctor.server")
     return info
 
 
@@ -79,7 +79,7 @@ def read_role(connection: psycopg.Connection[Any]) -> Role:
         "tables": list(REQUIRED_PRIVILEGES.values()),
         "privileges": list(REQUIRED_PRIVILEGES),
     }
-    [role] = fetch(connection, Role, load("doctor")["role"], parameters)
+    [role] = fetch(connection, Role, "doctor.role", **parameters)
     return role
 
 
@@ -222,7 +222,7 @@ def started_workers(
     )
     if not wanted:
         return
-    [row] = connection.execute(load("migrations")["connections"]).fetchall()
+    [row] = execute(connection, "migrations.connections").fetchall()
     most = min(limit for limit in (row.of_server, row.of_role, row.of_database) if limit >= 0)
     what = f"started workers may take {wanted} connections, and the server has {most}"
     if wanted > most:

@@ -16,7 +16,7 @@ import psycopg
 from yamlsched.ask import health
 from yamlsched.ask.health import Health, JobHealth, WorkerHost
 from yamlsched.ask.queues import QueueHealth
-from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.db.query import fetch, fetch_column
 from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.text import escape_control
 
@@ -158,12 +158,11 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
         "now": now.now,
         "bounds": [float(bound) for bound in DURATION_BOUNDS_SECONDS],
     }
-    sql = load("metrics")
-    more = {row.job_type: row for row in fetch(connection, MoreOfJob, sql["jobs"], parameters)}
-    ended = fetch(connection, EndedRuns, sql["ended"], parameters)
+    more = {row.job_type: row for row in fetch(connection, MoreOfJob, "metrics.jobs", **parameters)}
+    ended = fetch(connection, EndedRuns, "metrics.ended", **parameters)
     recent = {"namespace": namespace, "since": now.now - HOUR, "of_job": MAX_FAILED_OF_JOB}
-    failed = fetch(connection, FailedAttempts, load("failures")["attempts"], recent)
-    repaired = fetch_column(connection, sql["repairs"], parameters)
+    failed = fetch(connection, FailedAttempts, "failures.attempts", **recent)
+    repaired = fetch_column(connection, "metrics.repairs", **parameters)
     labels = Labels(namespace, now.jobs)
     lines = [
         *gauges(now, more, labels),

@@ -24,7 +24,7 @@ import psycopg
 
 from yamlsched import db, log
 from yamlsched.db.connection import SESSION_SETTINGS
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import execute, fetch
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.monitors.delivery import send_streams
 from yamlsched.extras.notify import own_variables
@@ -118,7 +118,6 @@ def send_due(
     where to send.
     """
     deadline = time.monotonic() + seconds - SECONDS_TO_WRITE
-    sql = load("notify")
     with db.connect(dsn, SETTINGS) as connection:
         parameters = {
             "namespace": namespace,
@@ -126,13 +125,13 @@ def send_due(
             "problems": None,
             "now": None,
         }
-        connection.execute(sql["settle"], parameters)
+        execute(connection, "notify.settle", **parameters)
         messages = _messages(
-            connection, namespace, variables, fetch(connection, Note, sql["take"], parameters)
+            connection, namespace, variables, fetch(connection, Note, "notify.take", **parameters)
         )
         for message, error in send_streams([[message] for message in messages], send_one, deadline):
             _write(connection, namespace, message, error)
-        [due] = connection.execute(sql["next_due"], parameters).fetchall()
+        [due] = execute(connection, "notify.next_due", **parameters).fetchall()
         return None if due.seconds is None else float(due.seconds)
 
 
@@ -159,14 +158,11 @@ def _write(
     connection: psycopg.Connection[Any], namespace: str, message: Message, error: str
 ) -> None:
     """Write what a target was told, or why it was not."""
-    sql, parameters = (
-        load("notify"),
-        {
-            "namespace": namespace,
-            "target": message.target,
-            "error": error or None,
-        },
-    )
+    parameters = {
+        "namespace": namespace,
+        "target": message.target,
+        "error": error or None,
+    }
     if error:
         log.warning("notify.failed", target=message.target, variable=message.variable, error=error)
     else:
@@ -179,8 +175,8 @@ def _write(
             "pauses": [None if note.is_problem else note.pause for note in notes],
             "events": [None if note.ended_at else ",".join(note.events) for note in notes],
         }
-        connection.execute(sql["sent"], {**parameters, **told})
-    connection.execute(sql["end_send"], parameters)
+        execute(connection, "notify.sent", **parameters, **told)
+    execute(connection, "notify.end_send", **parameters)
 
 
 def send_one(message: Message, deadline: float) -> str:

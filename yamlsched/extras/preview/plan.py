@@ -14,7 +14,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import execute, fetch_column, load
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.preview import model, notes, slot_changes
 from yamlsched.extras.preview.diff import compare, file_side
@@ -52,7 +52,7 @@ class AppliedDefinition(Definition):
 def snapshot(connection: Connection[Any]) -> Iterator[None]:
     """Execute the block in one read-only snapshot of the database; it is always rolled back."""
     with connection.transaction():
-        connection.execute(load("preview")["begin"])
+        execute(connection, "preview.begin")
         yield
         raise psycopg.Rollback
 
@@ -83,7 +83,7 @@ def read(
     """Return what syncing a valid file would do. The database is only read, in a transaction that
     is rolled back.
     """
-    sql, namespace = load("preview"), loaded.namespace or "default"
+    namespace = loaded.namespace or "default"
     parameters = {"namespace": namespace, "host": schedule.host, "path": schedule.path}
     with snapshot(connection):
         seen = hosts.poll(connection, schedule, now, namespace, is_valid=True, writes=False)
@@ -112,7 +112,7 @@ def read(
         }
         retired = tuple(row.job_type for row in stored if row.retired_at is not None)
         base = Side(DATABASE, namespace, entries, retired=retired)
-        kept = connection.execute(load("retention")["in_use"], {**parameters, "now": None})
+        kept = execute(connection, "retention.in_use", **parameters, now=None)
         if stored_retention := kept.fetchall()[0].retention:
             base = replace(base, retention=parse(Retention, stored_retention))
         head = file_side(schedule.path, loaded, schedule.environment)
@@ -128,15 +128,15 @@ def read(
         holders |= {
             run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs
         }
-        others = fetch_column(connection, sql["other_namespaces"], parameters)
+        others = fetch_column(connection, "preview.other_namespaces", **parameters)
         former = edits.latest_settings(connection, namespace)
         retired_at = {
             row.id: row.retired_at or at
             for row in stored
             if row.job_type not in loaded.jobs and (row.retired_at is not None or row.id in changed)
         }
-        unfinished = connection.execute(
-            load("history")["unfinished"], {**parameters, "ids": list(retired_at)}
+        unfinished = execute(
+            connection, "history.unfinished", **parameters, ids=list(retired_at)
         ).fetchall()
     edit = compare(base, head, at, until, schedule.environment or None, holders)
     if former is not None:

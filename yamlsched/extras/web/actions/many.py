@@ -13,7 +13,7 @@ from yamlsched.act.runs import BATCH_RUNS, ActionResult
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.trail import trail
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions import selection
 from yamlsched.extras.web.actions.retry import REASON
@@ -111,8 +111,8 @@ def _outlook(visit: Visit, rows: Sequence[RunRow]) -> tuple[list[str], list[str]
         if paused
         else []
     )
-    effects = visit.connection.execute(
-        load("health")["in_doubt"], {"namespaces": [visit.namespace], "limit": selection.MAX_RUNS}
+    effects = execute(
+        visit.connection, "health.in_doubt", namespaces=[visit.namespace], limit=selection.MAX_RUNS
     )
     if doubtful := len(
         {row.id for row in rows} & {each.run_id for each in effects if each.waits_for == "person"}

@@ -12,7 +12,7 @@ import psycopg
 from yamlsched import durations
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.trail import TrailEntry, trail
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def start_request(
     ``target``.
     """
     parameters = {"request": request, "namespace": namespace, "target": target}
-    connection.execute(load("audit")["start_request"], parameters)
+    execute(connection, "audit.start_request", **parameters)
 
 
 def pauses(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> list[Pause]:
@@ -54,7 +54,7 @@ def pauses(connection: psycopg.Connection[Any], namespace: str, now: datetime) -
         and (job.paused_until is None or job.paused_until > now)
     ]
     values = {"namespace": namespace, "ids": [job.id for job in jobs]}
-    unfinished = connection.execute(load("history")["unfinished"], values).fetchall()
+    unfinished = execute(connection, "history.unfinished", **values).fetchall()
     waiting = {row.definition_id: row.runs - row.running for row in unfinished}
     pauses = [
         Pause(

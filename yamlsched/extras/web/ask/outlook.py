@@ -12,7 +12,7 @@ import psycopg
 
 from yamlsched.act.backfill import slots_between
 from yamlsched.act.runs import RunState, cancelled, retried, retry_obstacle, run_states
-from yamlsched.db.query import load
+from yamlsched.db.query import execute
 from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.ask.audit import sentence
 from yamlsched.extras.web.render import count
@@ -147,8 +147,8 @@ def read(
     slots = list(
         islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1)
     )
-    unfinished = connection.execute(
-        load("history")["unfinished"], {"namespace": namespace, "ids": [job.id]}
+    unfinished = execute(
+        connection, "history.unfinished", namespace=namespace, ids=[job.id]
     ).fetchone()
     runs, running = (unfinished.runs, unfinished.running) if unfinished else (0, 0)
     return PauseOutlook(

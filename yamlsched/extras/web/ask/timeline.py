@@ -16,7 +16,7 @@ from yamlsched.ask.runs import RunRow
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.slots import SlotAccount, accounts, state_of
 from yamlsched.ask.trail import actions_on, paused_by
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import execute, fetch
 from yamlsched.runs.enqueue import PRIORITIES
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import slots
@@ -106,7 +106,7 @@ def day_rows(
         "limit": MAX_RUNS_OF_DAY,
         "most": MAX_FAILED_RUNS,
     }
-    return fetch(connection, DayOfJob, load("timeline")["days"], parameters)
+    return fetch(connection, DayOfJob, "timeline.days", **parameters)
 
 
 def job_facts(connection: Connection[Any], namespace: str, name: str) -> JobFacts | None:
@@ -231,7 +231,7 @@ def _with_pruned(
     parameters = {"id": job.id, "start": span[0], "end": span[1]}
     ends = {
         day: [state for state, number in zip(PRUNED_STATES, numbers, strict=True) if number]
-        for day, *numbers in connection.execute(load("timeline")["job_days"], parameters)
+        for day, *numbers in execute(connection, "timeline.job_days", **parameters)
     }
     cells = []
     for slot in slots:

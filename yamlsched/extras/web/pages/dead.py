@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from yamlsched.ask import failures, history
 from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB, FailureGroup, Failures
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.errors import Refused
 from yamlsched.extras.web.pages.runs import NO_TYPE
 from yamlsched.extras.web.render import sentence
@@ -120,7 +120,7 @@ def _by_hour(
         "since": since or "-infinity",
         "limit": MAX_FAILED,
     }
-    return fetch(visit.connection, DeadHour, load("failures")["by_hour"], values)
+    return fetch(visit.connection, DeadHour, "failures.by_hour", **values)
 
 
 def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:

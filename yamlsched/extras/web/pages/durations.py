@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from yamlsched.ask import job_days
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.extras.web.visit import Page, Visit, finder
 
 WEEK = timedelta(days=7)
@@ -117,7 +117,7 @@ def of_week(visit: Visit, jobs: Sequence[str] | None = None, ago: int = 0) -> di
         "until": until,
     }
     values["limit"] = MAX_TIMED_RUNS
-    rows = fetch(visit.connection, TimedRuns, load("timeline")["durations"], values)
+    rows = fetch(visit.connection, TimedRuns, "timeline.durations", **values)
     return {row.job_type: row.durations() for row in rows}
 
 

@@ -13,7 +13,7 @@ import psycopg
 from yamlsched.ask import edits
 from yamlsched.ask.edits import ChangedAlike, Edit
 from yamlsched.ask.places import RefusedFile
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import execute, fetch
 from yamlsched.extras.web.visit import Page, Visit
 from yamlsched.sync.field_changes import Change, before_and_after, field_name
 
@@ -32,7 +32,7 @@ def changed_since(
 ) -> list[ChangedJobs]:
     """Return how jobs were changed by the files that came after the one in use until ``since``."""
     parameters = {"namespace": namespace, "since": since}
-    return fetch(connection, ChangedJobs, load("hosts")["changed_since"], parameters)
+    return fetch(connection, ChangedJobs, "hosts.changed_since", **parameters)
 
 
 MAX_PLACES = 100
@@ -117,11 +117,11 @@ class Files:
 
 
 def show(visit: Visit) -> Files:
-    connection, statements = visit.connection, load("hosts")
+    connection = visit.connection
     parameters = {"namespace": visit.namespace, "limit": MAX_PLACES + 1, "now": visit.now}
-    stored = connection.execute(statements["places"], parameters).fetchall()
-    in_use = connection.execute(statements["in_use"], parameters).fetchone()
-    [counts] = connection.execute(statements["job_counts"], parameters).fetchall()
+    stored = execute(connection, "hosts.places", **parameters).fetchall()
+    in_use = execute(connection, "hosts.in_use", **parameters).fetchone()
+    [counts] = execute(connection, "hosts.job_counts", **parameters).fetchall()
     compared: list[ComparedPlace] = []
     for place in stored[:MAX_PLACES]:
         if place.counts:

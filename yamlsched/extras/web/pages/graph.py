@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.extras.web.visit import Page, Visit
 
 MAX_DEPTH = 8
@@ -48,9 +48,7 @@ class Graph:
 
 
 def show(visit: Visit) -> Graph:
-    jobs = fetch(
-        visit.connection, ChainedJob, load("follow")["chains"], {"namespace": visit.namespace}
-    )
+    jobs = fetch(visit.connection, ChainedJob, "follow.chains", namespace=visit.namespace)
     return Graph(list(in_order({job.job_type: job for job in jobs})))
 
 

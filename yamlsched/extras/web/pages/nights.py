@@ -13,7 +13,7 @@ from psycopg import Connection
 from yamlsched import durations
 from yamlsched.ask import failures
 from yamlsched.ask.runs import jobs as all_jobs
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.extras.web.ask import timeline
 from yamlsched.extras.web.ask.timeline import DayOfJob
 from yamlsched.extras.web.visit import Page, Visit, finder
@@ -93,7 +93,7 @@ def latest_runs(
     """Return the newest ``limit`` runs of each job that have ended, oldest first."""
     runs: dict[str, list[LatestRun]] = {name: [] for name in jobs}
     parameters = {"namespace": namespace, "jobs": list(jobs), "limit": limit}
-    for run in fetch(connection, LatestRun, load("timeline")["latest"], parameters):
+    for run in fetch(connection, LatestRun, "timeline.latest", **parameters):
         runs[run.job_type].insert(0, run)
     return runs
 

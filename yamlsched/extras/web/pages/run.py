@@ -12,7 +12,7 @@ from yamlsched import text as terminal
 from yamlsched.ask import edits, health, history, runs
 from yamlsched.ask.history import MAX_CHILDREN
 from yamlsched.ask.runs import AttemptRecord, ChildRun, RunDetails, StoredRun
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.errors import Refused
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Download, NotFound, Page, Visit
@@ -131,7 +131,7 @@ def _children(visit: Visit, details: RunDetails) -> Sequence[ChildRun]:
     if len(details.children) < MAX_CHILDREN:
         return details.children
     parameters = {"id": details.run.id, "limit": MAX_COUNTED_CHILDREN, "of_hooks": False}
-    return fetch(visit.connection, ChildRun, load("history")["children"], parameters)
+    return fetch(visit.connection, ChildRun, "history.children", **parameters)
 
 
 def pretty(value: Any) -> Cut:

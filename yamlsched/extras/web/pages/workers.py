@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from yamlsched.ask import health
 from yamlsched.ask.queues import QueueHealth
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.extras.web.visit import Page, Visit
 
 MAX_WORKERS = 200
@@ -66,7 +66,7 @@ class Workers:
 
 def show(visit: Visit) -> Workers:
     parameters = {"namespace": visit.namespace, "limit": MAX_WORKERS + 1}
-    rows = fetch(visit.connection, Worker, load("workers")["latest"], parameters)
+    rows = fetch(visit.connection, Worker, "workers.latest", **parameters)
     now = health.read(visit.connection, visit.namespace, LIVE_FOR, [])
     return Workers(
         queues=now.queues,
