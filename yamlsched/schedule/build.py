@@ -47,12 +47,12 @@ def build_jobs(
         name = str(job.path[-1])
         if name in built:
             jobs[name] = built[name]
-        else:
-            defaults = reader.root.get(job.node.defaults)
-            values = inherited.get(job.node.defaults, {})
-            if name in hooks:
-                values = {key: value for key, value in values.items() if key not in HOOKS}
-            jobs[name] = _build_job(job, reader, values, defaults, timezone, paths)
+            continue
+        defaults = reader.root.get(job.node.defaults)
+        values = inherited.get(job.node.defaults, {})
+        if name in hooks:
+            values = {key: value for key, value in values.items() if key not in HOOKS}
+        jobs[name] = _build_job(job, reader, values, defaults, timezone, paths)
     return jobs
 
 

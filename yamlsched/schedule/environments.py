@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from yamlsched.schedule import schema_check
 from yamlsched.schedule.node import DEFAULTS, Node, Path, Spot
 from yamlsched.schedule.reader import Reader
@@ -69,7 +71,7 @@ def _refuse_environments(spot: Spot, reader: Reader) -> None:
         reader.findings.error(listed.key, "YS152", message, remedy)
 
 
-def merge(reader: Reader, environment: str | None) -> tuple[Reader, set[str]]:
+def merge(reader: Reader, environment: str | None) -> tuple[Reader, Collection[str]]:
     """Return a reader of the file as it is in ``environment``, and the jobs that may differ there.
 
     The nodes keep their positions. What is merged is checked again: two keys may be valid, and not
@@ -105,8 +107,8 @@ def merge(reader: Reader, environment: str | None) -> tuple[Reader, set[str]]:
             schema_check.check(spot, findings, schema)
     has_hooks = any(not node.value.keys().isdisjoint(HOOKS) for node in overrides.values())
     # a hook does not inherit hooks: any job may be one there, and not elsewhere
-    jobs = reader.names["jobs"] if defaults or has_hooks else overrides
-    return Reader(merged, findings, reader.names), {*jobs}
+    changed = reader.names["jobs"] if defaults or has_hooks else overrides
+    return Reader(merged, findings, reader.names), changed
 
 
 def _merge(base: Node | None, override: Node) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,15 +53,14 @@ class Loaded:
     ``limits``, ``queues``, ``notify`` and ``jobs`` have those whose own entry is valid, with what
     they inherit, despite errors elsewhere. ``root``, the top-level mapping or None with the jobs
     of all files, and ``findings`` are for further checks. ``environments`` has what differs in
-    each, as written; ``environment`` is that of the jobs, None without one that the file declares.
-    ``changed`` names the jobs that checks look at, as the others are those without one; None: all.
+    each, as written; ``environment`` is that of the jobs, None without one that the file declares;
+    ``in_environment`` returns the file in one of them, or without one.
     """
 
     namespace: str | None = None
     timezone: str = "UTC"
     environments: dict[str, Any] = field(default_factory=dict)
     environment: str | None = None
-    changed: Collection[str] | None = None
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
     limits: dict[str, Limit] = field(default_factory=dict)
@@ -74,19 +73,7 @@ class Loaded:
     )
     root: Spot | None = field(default=None, repr=False, compare=False)
     findings: Findings = field(repr=False, compare=False)
-    base: _Base | None = field(default=None, repr=False, compare=False)
-
-    def in_environment(self, name: str | None) -> Loaded:
-        """Return the file in one of its environments, or without one. Only the jobs that differ are
-        built, and checked, again.
-        """
-        if self.base is None or name == self.environment:
-            return self
-        return self.base.complete(self, name)
-
-    def is_checked(self, job: str) -> bool:
-        """Return whether a check looks at a job: not at one that is as in the base."""
-        return self.changed is None or job in self.changed
+    in_environment: Callable[[str | None], Loaded] = field(repr=False, compare=False)
 
     @property
     def source(self) -> Source:
@@ -130,8 +117,6 @@ class Loaded:
         for job in self.root.entries("jobs") if self.root and self.is_readable else ():
             entry = job.value
             if not isinstance(entry, dict):
-                continue
-            if not self.is_checked(str(job.path[-1])):
                 continue
             if self.served is not None and self._queue(job) not in self.served:
                 continue
@@ -195,7 +180,12 @@ def load(data: bytes, file: str, environment: str | None, included: Included = N
     if document is not None:
         schema_check.check(Spot(document), findings)
     if document is None or not isinstance(document.value, dict):
-        return Loaded(diagnostics=_diagnostics(findings), findings=findings)
+        loaded = Loaded(
+            diagnostics=_diagnostics(findings),
+            findings=findings,
+            in_environment=lambda name: loaded,
+        )
+        return loaded
 
     root = include.merge(Spot(document), included, findings)
     names = environments.declared(root)
@@ -214,68 +204,38 @@ def load(data: bytes, file: str, environment: str | None, included: Included = N
     environments.check(reader, environment)
     namespace, zone = root.get("namespace"), root.get("timezone")
     timezone = reader.read(zone) if zone else "UTC"
-    loaded = Loaded(
-        namespace=reader.read(namespace) if namespace else "default",
-        timezone=timezone or "UTC",
-        environments={name: _plain(root.get("environments", name)) for name in names},
-        retention=build_retention(root, findings),
-        paths=tuple(spot.value for spot in _path_spots(root, findings)),
-        queues=_valid_entries(queues),
-        limits=_valid_entries(limits),
-        notify=_valid_entries(targets),
-        diagnostics=(),
-        findings=findings,
-    )
-    base = _Base(reader, timezone, build_jobs(reader, timezone, loaded.paths, {}))
-    loaded = base.complete(loaded, None)
-    base.jobs = loaded.jobs
-    if environment in names:
-        return replace(loaded.in_environment(environment), changed=None)
-    return loaded
+    paths = tuple(spot.value for spot in _path_spots(root, findings))
+    base = build_jobs(reader, timezone, paths, {})
+
+    def complete(environment: str | None) -> Loaded:
+        merged, changed = environments.merge(reader, environment)
+        kept = {name: job for name, job in base.items() if name not in changed}
+        built = build_jobs(merged, timezone, paths, kept)
+        enabled = {name: _enabled(job, environment) for name, job in built.items() if job}
+        jobs = follow(enabled, merged)
+        return Loaded(
+            namespace=reader.read(namespace) if namespace else "default",
+            timezone=timezone or "UTC",
+            environments={name: _plain(root.get("environments", name)) for name in names},
+            environment=environment,
+            retention=build_retention(root, findings),
+            paths=paths,
+            queues=_valid_entries(queues),
+            limits=_valid_entries(limits),
+            notify=_valid_entries(targets),
+            # in another version, a job may mean something else
+            jobs=jobs if ("version",) not in findings.invalid else {},
+            diagnostics=_diagnostics(merged.findings),
+            root=merged.root,
+            findings=merged.findings,
+            in_environment=complete,
+        )
+
+    return complete(environment if environment in names else None)
 
 
 def _plain(spot: Spot | None) -> Any:
     return spot.node.plain() if spot is not None else None
-
-
-@dataclass
-class _Base:
-    """What the jobs of each environment are made of; ``jobs`` are those without one.
-
-    Jobs are ``built`` without the rules that concern several jobs, and not yet disabled.
-    """
-
-    reader: Reader
-    timezone: str | None
-    built: dict[str, Job | None]
-    jobs: dict[str, Job] = field(default_factory=dict)
-
-    def complete(self, loaded: Loaded, environment: str | None) -> Loaded:
-        """Return ``loaded`` with the jobs of an environment. Those that differ are built again."""
-        reader, changed = environments.merge(self.reader, environment)
-        kept = {name: job for name, job in self.built.items() if name not in changed}
-        built = build_jobs(reader, self.timezone, loaded.paths, kept) if changed else kept
-        enabled = {name: _enabled(job, environment) for name, job in built.items() if job}
-        jobs = follow(enabled, reader)
-        # in another version, a job may mean something else
-        jobs = jobs if ("version",) not in reader.findings.invalid else {}
-        changed |= {name for name in kept if jobs.get(name) != self.jobs.get(name)}
-        changed |= {job.name for job in jobs.values() if not changed.isdisjoint(_named(job))}
-        return replace(
-            loaded,
-            environment=environment,
-            jobs=jobs,
-            changed=None if environment is None else changed,
-            diagnostics=_diagnostics(reader.findings),
-            root=reader.root,
-            findings=reader.findings,
-            base=self,
-        )
-
-
-def _named(job: Job) -> tuple[str, ...]:
-    """Return the jobs that a job follows or has as hooks."""
-    return job.after + job.on_dead + job.on_failure + job.on_success
 
 
 def _enabled(job: Job, environment: str | None) -> Job:

@@ -77,7 +77,7 @@ jobs: {}
     assert (checks["start of here"]["level"], checks["start of there"]["level"]) == ("ok", "warn")
     assert "starts no workers of queue there" in checks["start of there"]["what"]
     assert checks["started workers"]["level"] == "warn"
-    assert f"may take {2 * 7 + 1000 * 25} connections" in checks["started workers"]["what"]
+    assert f"may take {2 * 6 + 1000 * 24} connections" in checks["started workers"]["what"]
 
 
 def test_the_doctor_finds_a_missing_handler(cli: Cli, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from yamlsched.runs import effects
 from yamlsched.schedule.job import Queue
 from yamlsched.service.starts import worker_concurrency
 
-WORKER_SESSIONS = 5
+WORKER_SESSIONS = 4
 """Of a worker itself, at most; handlers have up to two more each. See docs/worker.md."""
 ZERO = timedelta(0)
 MAX_CLOCK_SKEW = timedelta(seconds=5)

@@ -42,8 +42,6 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
     """
     linter = Linter(loaded, now)
     for job in loaded.jobs.values():
-        if not loaded.is_checked(job.name):
-            continue
         for job_rule in JOB_RULES:
             job_rule(linter, job)
         if job.cron is not None and (
