@@ -73,8 +73,16 @@ def write(
     ``mark_in_doubt`` is about the effect that was entered by ``doubted``, by default by this entry.
     ``mark_done`` stores ``result``, which is JSON.
     """
-    parameters = {**asdict(entry), "doubted": doubted or entry.entry, "result": result}
-    return execute(connection, f"effects.{statement}", **parameters).rowcount == 1
+    return (
+        execute(
+            connection,
+            f"effects.{statement}",
+            **asdict(entry),
+            doubted=doubted or entry.entry,
+            result=result,
+        ).rowcount
+        == 1
+    )
 
 
 @dataclass(frozen=True, slots=True)

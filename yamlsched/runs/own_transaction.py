@@ -50,16 +50,16 @@ async def report_in(session: Any, fence: Fence, progress: Progress) -> None:
 
     ``session`` is asynchronous, or a ``blocking.Session``.
     """
-    parameters = {**_claim(fence), **progress._asdict()}
-    await execute(session, "progress.report_in", **parameters)
+    await execute(session, "progress.report_in", **_claim(fence), **progress._asdict())
 
 
 async def succeed_in(session: Any, fence: Fence, result: str | None) -> bool:
     """Write the success of a run inside its handler's own transaction; return False if the run was
     lost.
     """
-    parameters = {**_claim(fence), "result": result}
-    return bool((await execute(session, "runs.succeed_in", **parameters)).rowcount == 1)
+    return bool(
+        (await execute(session, "runs.succeed_in", **_claim(fence), result=result)).rowcount == 1
+    )
 
 
 def _claim(fence: Fence) -> dict[str, Any]:

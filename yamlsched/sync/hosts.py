@@ -103,17 +103,19 @@ def poll(
     ``namespace`` is that of a file that was read, and ``is_valid`` whether it has no errors;
     with ``errors`` it is refused. ``writes`` is false for what only looks.
     """
-    parameters = {
+    [row] = fetch(
+        connection,
+        Snapshot,
+        "hosts.poll",
         **place_parameters(schedule),
-        "namespace": namespace or schedule.namespace_override,
-        "is_valid": is_valid,
-        "writes": writes and schedule.syncs,
-        "queues": schedule.serves_now(),
-        "include": list(schedule.included.patterns),
-        "errors": [error[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]] or None,
-        "now": now,
-    }
-    [row] = fetch(connection, Snapshot, "hosts.poll", **parameters)
+        namespace=namespace or schedule.namespace_override,
+        is_valid=is_valid,
+        writes=writes and schedule.syncs,
+        queues=schedule.serves_now(),
+        include=list(schedule.included.patterns),
+        errors=[error[:MAX_STORED_CHARS] for error in errors[:MAX_STORED_ERRORS]] or None,
+        now=now,
+    )
     return row
 
 
@@ -173,8 +175,9 @@ def namespace_of_refused(
 
     ``namespace`` is that of the file, None if it cannot be read.
     """
-    parameters = {**place_parameters(schedule), "namespace": namespace}
-    known = fetch_column(connection, "hosts.namespace_of_refused", **parameters)
+    known = fetch_column(
+        connection, "hosts.namespace_of_refused", **place_parameters(schedule), namespace=namespace
+    )
     return schedule.namespace_override or known[0]
 
 
@@ -217,12 +220,13 @@ def leave(connection: Connection, schedule: ScheduleFile, namespace: str) -> lis
     """
     if schedule.namespace_override is None:
         return []
-    parameters = {**place_parameters(schedule), "namespace": namespace}
     return [
         f'{schedule.path} on this host now belongs to namespace "{namespace}" (was "{former}").'
         f" Add --namespace {shlex.quote(namespace)} to its crontab line; the jobs of"
         f' "{former}" are not retired'
-        for former in fetch_column(connection, "hosts.leave", **parameters)
+        for former in fetch_column(
+            connection, "hosts.leave", **place_parameters(schedule), namespace=namespace
+        )
     ]
 
 
@@ -241,15 +245,16 @@ def store_cannot_start(
     now: datetime | None = None,
 ) -> list[str]:
     """Store which of ``jobs`` this place cannot start, and why; return those that are new."""
-    parameters = {
+    return fetch_column(
+        connection,
+        "hosts.store_cannot_start",
         **place_parameters(schedule),
-        "jobs": list(jobs),
-        "names": list(reasons),
-        "reasons": list(reasons.values()),
-        "namespace": namespace,
-        "now": now,
-    }
-    return fetch_column(connection, "hosts.store_cannot_start", **parameters)
+        jobs=list(jobs),
+        names=list(reasons),
+        reasons=list(reasons.values()),
+        namespace=namespace,
+        now=now,
+    )
 
 
 def prune(connection: Connection, namespace: str, now: datetime | None) -> int:

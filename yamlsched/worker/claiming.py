@@ -115,8 +115,7 @@ async def claim(
     if misplaced := [row.id for row in rows if row.state == "misplaced"]:
         await execute(connection, "runs.move", ids=array(misplaced))
     if expired := [row.id for row in rows if row.state == "expired"]:
-        parameters = {"namespace": namespace, "ids": array(expired), "now": now}
-        await execute(connection, "runs.expire", **parameters)
+        await execute(connection, "runs.expire", namespace=namespace, ids=array(expired), now=now)
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]
@@ -262,8 +261,9 @@ def scope(
     """Return what a worker whose file has the jobs ``names`` may claim; ``has_end``: with the
     timeouts of the definitions.
     """
-    parameters = {"namespace": namespace, "names": list(names), "has_end": has_end}
-    row = execute(connection, "runs.scope", **parameters).fetchone()
+    row = execute(
+        connection, "runs.scope", namespace=namespace, names=list(names), has_end=has_end
+    ).fetchone()
     assert row is not None
     timeouts = zip(row.ids, row.timeouts, strict=True)
     return ClaimScope(row.newest, tuple(sorted(row.others)), revision, tuple(timeouts))

@@ -66,12 +66,13 @@ class LiveOutput:
 
 async def _write(attempts: list[Attempt], connection: AsyncConnection) -> None:
     texts, omitted = zip(*[attempt.live_output or ("", 0) for attempt in attempts], strict=True)
-    parameters = {
+    await execute(
+        connection,
+        "progress.write_outputs",
         **fence(attempt.run for attempt in attempts),
-        "outputs": list(texts),
-        "omitted": list(omitted),
-    }
-    await execute(connection, "progress.write_outputs", **parameters)
+        outputs=list(texts),
+        omitted=list(omitted),
+    )
 
 
 async def forget(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:

@@ -47,8 +47,14 @@ async def release(
     notifications are told which are dead or failing.
     """
     if ids:
-        parameters = {"namespace": namespace, "ids": array(ids), "now": now}
-        await execute(connection, "runs.release", **parameters, reported=array(reported))
+        await execute(
+            connection,
+            "runs.release",
+            namespace=namespace,
+            ids=array(ids),
+            now=now,
+            reported=array(reported),
+        )
 
 
 async def pause_dying(
@@ -294,13 +300,14 @@ async def report_progress(
     written: set[int] = set()
     for start in range(0, len(reports), MAX_REPORTS_PER_STATEMENT):
         part = reports[start : start + MAX_REPORTS_PER_STATEMENT]
-        values = {
+        cursor = await execute(
+            connection,
+            "progress.report",
             **fence(run for run, _ in part),
-            "dones": [progress.done for _, progress in part],
-            "totals": [progress.total for _, progress in part],
-            "notes": [progress.note for _, progress in part],
-            "now": now,
-        }
-        cursor = await execute(connection, "progress.report", **values)
+            dones=[progress.done for _, progress in part],
+            totals=[progress.total for _, progress in part],
+            notes=[progress.note for _, progress in part],
+            now=now,
+        )
         written.update(row.run_id for row in await cursor.fetchall())
     return written
