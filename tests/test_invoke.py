@@ -132,9 +132,9 @@ def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> No
         (
             ["add", "--payload", '{"c": 3}'],
             1,
-            'does not fit work.add: it has no parameter "c". It takes: a, b',
+            'does not fit: work.add has no parameter "c". It takes: a, b.',
         ),
-        (["needs"], 1, 'does not fit work.needs: "a" is missing. It takes: a'),
+        (["needs"], 1, 'does not fit: work.needs requires "a", which the payload does not contain'),
     ],
 )
 def test_invoke_refuses_what_cannot_be_called(

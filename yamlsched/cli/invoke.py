@@ -22,7 +22,7 @@ from yamlsched.cli.enqueue import payload_option
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import NoDatabase, Refused
 from yamlsched.handler import programs
-from yamlsched.handler.calls import payload_mismatch, resolve, takes_run
+from yamlsched.handler.calls import payload_mismatch, resolve
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, error_text
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job
@@ -107,9 +107,7 @@ def command(
         on_end = None
         try:
             handler = resolve(entry.handler)
-            mismatch = payload_mismatch(
-                handler, entry.handler, tuple(run.payload), takes_run(handler)
-            )
+            mismatch = payload_mismatch(handler, entry.handler, tuple(run.payload))
             on_end = None if mismatch else _note_start(run, dsn)
             result = None if mismatch else call(handler, run)
             _note_end(on_end, None)

@@ -31,6 +31,7 @@ from yamlsched.runs.lifecycle import (
     EnqueueBatch,
     storable,
 )
+from yamlsched.schedule.handlers import Parameters
 
 MAX_FRAMES = 50  # of one exception: the last ones
 OWN_FILES = {__file__}
@@ -92,34 +93,17 @@ def _unreadable(why: str) -> Discard:
 
 
 @lru_cache(1024)
-def payload_mismatch(
-    handler: Callable[..., Any], path: str, names: tuple[str, ...], passes_run: bool
-) -> str:
+def payload_mismatch(handler: Callable[..., Any], path: str, names: tuple[str, ...]) -> str:
     """Return why a payload with keys ``names`` cannot be passed to ``handler``; empty if it can.
 
     A decorator may pass on other arguments than it gets: of a decorated handler its own signature
     counts.
     """
     try:
-        parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
+        fault = Parameters.of(path, handler, follow_wrapped=False).fault(names)
     except (TypeError, ValueError):
-        return ""  # some builtins have none
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    keys = {*names, "run"} if passes_run else {*names}
-    unknown = sorted(keys - {p.name for p in named})
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        unknown = []
-    missing = [p.name for p in named if p.default is p.empty and p.name not in keys]
-    missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
-    faults = [f'it has no parameter "{name}"' for name in unknown] + [
-        f'"{name}" is missing' for name in missing
-    ]
-    if "run" in names and passes_run:
-        faults.append('"run" is the run itself')
-    if not faults:
-        return ""
-    takes = ", ".join(p.name for p in named if p.name != "run") or "no parameters"
-    return f"the payload does not fit {path}: {', '.join(faults)}. It takes: {takes}"
+        return ""  # some builtins have no signature
+    return f"the payload does not fit: {fault}" if fault else ""
 
 
 @cache

@@ -7,12 +7,11 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 import psycopg
@@ -54,24 +53,13 @@ DEFAULT_RELEASE_ON: ReleaseOn = (
 """Exceptions that prove that the effect did not happen: no server was reached, or the handler
 raised it on purpose.
 """
-IN_DOUBT_POLICIES = {
-    "raise": "the run is dead at once, and an operator looks it up",
-    "skip": "the effect counts as done (at most once)",
-    "repeat": (
-        "the effect is repeated with the same effect.key, for receivers that support idempotency"
-        " keys"
-    ),
-}
+IN_DOUBT_POLICIES = ("raise", "skip", "repeat")
 
 
 class NothingHappened(Exception):
     """Raised inside an effect that was entered while its attempt was cancelled: its handler has not
     started it.
     """
-
-
-Parameters = ParamSpec("Parameters")
-Returned = TypeVar("Returned")
 
 
 @dataclass(slots=True)
@@ -108,24 +96,6 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
     if scope not in ("run", "namespace"):
         raise Refused(f'effect "{name}": scope must be "run" or "namespace", not {scope!r:.100}')
     return f"run:{run_id}:{name}" if scope == "run" else name
-
-
-def requires_in_doubt(once: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """Explain the choice if ``in_doubt`` is missing: no default would be right."""
-
-    @wraps(once)
-    def checked(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
-        if "in_doubt" not in named:
-            choices = "; ".join(
-                f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items()
-            )
-            raise TypeError(
-                "run.once() requires the argument in_doubt: what the next attempt does if it is"
-                f" unknown whether the effect happened. {choices}"
-            )
-        return once(*arguments, **named)
-
-    return checked
 
 
 def _check_options(name: str, in_doubt: str, release_on: ReleaseOn) -> None:

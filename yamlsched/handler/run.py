@@ -378,7 +378,6 @@ class Run:
         finally:
             state.transaction_start = None
 
-    @once.requires_in_doubt
     def once(
         self,
         name: str,

@@ -157,8 +157,9 @@ class Parameters(NamedTuple):
     takes_any: bool
 
     @classmethod
-    def of(cls, dotted: str, handler: Handler) -> Parameters:
-        every = inspect.signature(handler).parameters.values()
+    def of(cls, dotted: str, handler: Handler, follow_wrapped: bool = True) -> Parameters:
+        signature = inspect.signature(handler, follow_wrapped=follow_wrapped)
+        every = signature.parameters.values()
         named = [
             one.name for one in every if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
         ]

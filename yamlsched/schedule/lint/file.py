@@ -92,6 +92,26 @@ values.
 """
 
 
+ADVICE = {
+    "sudo": (
+        "YS424",
+        "a worker may be unable to stop what sudo starts, and sudo may ask for a password",
+        "Run the worker as that user, with a namespace of its own.",
+    ),
+    "flock": (
+        "YS425",
+        "flock prevents overlap on one host only, overlap does on all hosts",
+        "Remove flock, and write overlap: skip, or overlap: wait.",
+    ),
+    "random sleep": (
+        "YS426",
+        "a random sleep holds a worker, and moves with every attempt",
+        "Remove it, and write spread: 1h for example.",
+    ),
+}
+"""What keys of a job do better, by program: the code, the message, the remedy."""
+
+
 def check(linter: Linter, calls: Calls) -> None:
     """Report what a command needs a shell for, and what keys of the job do better."""
     if not calls.command:
@@ -108,24 +128,11 @@ def check(linter: Linter, calls: Calls) -> None:
         else [part.split() for part in _parts(calls.command[script])]
     )
     programs = {program for line in lines for program in _programs(line)}
-    if "sudo" in programs:
-        message = (
-            f"{spot}: a worker may be unable to stop what sudo starts, and sudo may ask for a"
-            " password"
-        )
-        linter.findings.warning(
-            at, "YS424", message, "Run the worker as that user, with a namespace of its own."
-        )
-    if "flock" in programs:
-        message = f"{spot}: flock prevents overlap on one host only, overlap does on all hosts"
-        linter.findings.warning(
-            at, "YS425", message, "Remove flock, and write overlap: skip, or overlap: wait."
-        )
     if RANDOM_SLEEP.search(" ".join(calls.command)):
-        message = f"{spot}: a random sleep holds a worker, and moves with every attempt"
-        linter.findings.warning(
-            at, "YS426", message, "Remove it, and write spread: 1h for example."
-        )
+        programs.add("random sleep")
+    for program, (code, message, remedy) in ADVICE.items():
+        if program in programs:
+            linter.findings.warning(at, code, f"{spot}: {message}", remedy)
 
 
 def _script(command: list[str]) -> int | None:

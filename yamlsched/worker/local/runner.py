@@ -96,7 +96,7 @@ class HandlerCall:
                 self.payload,
                 self.runner.backend(self, claimed),
             )
-        mismatch = payload_mismatch(handler, self.path, tuple(self.payload), self.run is not None)
+        mismatch = payload_mismatch(handler, self.path, tuple(self.payload))
         return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch") if mismatch else None
 
     def __call__(self) -> Any:
