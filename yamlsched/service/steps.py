@@ -19,7 +19,7 @@ from yamlsched.schedule import include
 from yamlsched.schedule.file import absolute
 from yamlsched.schedule.job import NotifyTarget
 from yamlsched.schedule.load import load
-from yamlsched.sync.apply import inspect_file
+from yamlsched.sync.apply import FileApplication
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import sync
 from yamlsched.sync.hosts import Snapshot, current, namespace_of_refused, needs_sync, poll
@@ -130,7 +130,9 @@ def sync_if_needed(
 
 def inspect(connection: Connection, schedule: ScheduleFile, snapshot: Snapshot) -> SyncResult:
     """Return how the file stands, without a sync. Raises Refused if it was never applied."""
-    result = current(snapshot, schedule) or inspect_file(connection, schedule, snapshot)
+    result = current(snapshot, schedule) or SyncResult(snapshot.namespace)
+    if result.verdict is None:
+        FileApplication(connection, schedule, result, snapshot).inspect()
     if result.namespace is None:
         raise Refused(
             f'{schedule.path} has not been applied to this database yet: run "yamlsched sync" first'

@@ -115,8 +115,8 @@ class FileApplication:
             f"{self.schedule.path} is not applied: {why}. The next tick tries again"
         )
 
-    def inspect(self) -> SyncResult:
-        """Return the verdict on the file, without applying it or creating runs."""
+    def inspect(self) -> None:
+        """Find the verdict on the file, without applying it or creating runs."""
         if self.snapshot.namespace is None:
             loaded, checked = self._read()
             if checked.errors or loaded.namespace is None:
@@ -126,11 +126,10 @@ class FileApplication:
             else:
                 self._poll(loaded.namespace, is_valid=True)
         if self._is_stopped():
-            return self.result
+            return
         if self.snapshot.in_use is None:
             self.result.namespace = None
         self.result.verdict = None
-        return self.result
 
     def _poll(self, namespace: str | None, **options: Any) -> None:
         """Poll again, at the same instant: it is the same tick."""
@@ -248,21 +247,6 @@ class FileApplication:
         if self.result.verdict is Verdict.APPLY or changes.edits:
             edits.record(connection, schedule, loaded, revised, changes)
         self.result.changes = changes
-
-
-def inspect_file(
-    connection: Connection,
-    schedule: ScheduleFile,
-    snapshot: Snapshot,
-    now: datetime | None = None,
-) -> SyncResult:
-    """Return the verdict on the file, without applying it or creating runs."""
-    known = hosts.current(snapshot, schedule)
-    if known is not None:
-        return known
-    return FileApplication(
-        connection, schedule, SyncResult(snapshot.namespace), snapshot, now
-    ).inspect()
 
 
 def claimable_jobs(

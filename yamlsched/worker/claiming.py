@@ -148,9 +148,9 @@ async def claim_gated(
     now: datetime | None = None,
     revision: str | None = None,
     chance: float = 0.0,
-) -> None:
+) -> bool:
     """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to
-    ``claimed``.
+    ``claimed``. Return whether nothing more is due.
     """
     parameters = {
         "namespace": namespace,
@@ -168,6 +168,7 @@ async def claim_gated(
         and len(rows) == len(ids)
         and all(row.state == "claimed" for row in rows)
     )
+    return claimed.is_complete
 
 
 def _runs(rows: Iterable[Any]) -> list[ClaimedRun]:
@@ -238,7 +239,6 @@ async def release_claim(
     connection: AsyncConnection,
     namespace: str,
     token: str,
-    now: datetime | None = None,
 ) -> int:
     """Release, at no cost, what a claim took whose answer never arrived; return how many runs that
     were.
@@ -248,7 +248,7 @@ async def release_claim(
     cursor = await execute(connection, "runs.running_under", namespace=namespace, token=token)
     unknown = ClaimedRun(0, "", None, None, 0, 1, "{}", False, 0.0, token)
     runs = [unknown._replace(**row._asdict()) for row in await cursor.fetchall()]
-    return len(await finish(connection, namespace, [(run, released(run)) for run in runs], now))
+    return len(await finish(connection, namespace, [(run, released(run)) for run in runs]))
 
 
 def scope(

@@ -9,6 +9,7 @@ import heapq
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import TypeVar
 
 import psycopg
@@ -17,7 +18,7 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.db.query import AsyncConnection
 from yamlsched.runs.lifecycle import Outcome, Status
-from yamlsched.runs.release import ReleaseResult, release_followers
+from yamlsched.runs.release import release_followers
 from yamlsched.worker import claiming, clock, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
@@ -155,10 +156,7 @@ class Claims:
         Such a claim may reach the server late, so it is asked for again for some seconds.
         """
         for token in list(self._lost):
-
-            async def release(connection: AsyncConnection, token: str = token) -> int:
-                return await claiming.release_claim(connection, self._namespace, token)
-
+            release = partial(claiming.release_claim, namespace=self._namespace, token=token)
             try:
                 released = await self._session.run(release, TIMEOUT_SECONDS)
             except (Unanswered, psycopg.OperationalError):
@@ -172,10 +170,9 @@ class Claims:
     async def look(self, scope: claiming.ClaimScope) -> bool:
         """Return whether a claim could take anything. If not, ``is_exhausted`` is true."""
         changes = self._changes
-
-        async def ask(connection: AsyncConnection) -> bool:
-            return await claiming.has_claimable(connection, self._namespace, scope, self._queue)
-
+        ask = partial(
+            claiming.has_claimable, namespace=self._namespace, scope=scope, queue=self._queue
+        )
         try:
             is_found = await answer_of(self._session, ask)
         except Unanswered:
@@ -197,11 +194,16 @@ class Claims:
         busy, self._busy, chance = self._busy, set(), random.random()
         token, gated_token = self._new_token(), self._new_token()
 
-        async def ask(connection: AsyncConnection) -> tuple[claiming.ClaimResult, list[int]]:
-            arguments = (connection, self._namespace, token, limit, scope)
-            jobs = {*busy, *skipped}
-            return await claiming.claim(*arguments, queue=self._queue, busy=jobs, chance=chance)
-
+        ask = partial(
+            claiming.claim,
+            namespace=self._namespace,
+            token=token,
+            limit=limit,
+            scope=scope,
+            queue=self._queue,
+            busy={*busy, *skipped},
+            chance=chance,
+        )
         answer = await self._answer(ask, token)
         if answer is None:
             return None
@@ -209,15 +211,16 @@ class Claims:
         if claimed.unreleased:
             await self._settle(claimed)
         if gated:
-
-            async def ask_gated(connection: AsyncConnection) -> bool:
-                arguments = (connection, self._namespace, claimed, gated_token, gated)
-                await claiming.claim_gated(*arguments, revision=scope.revision, chance=chance)
-                return True
-
-            claimed.is_complete = (
-                bool(await self._answer(ask_gated, gated_token)) and claimed.is_complete
+            ask_gated = partial(
+                claiming.claim_gated,
+                namespace=self._namespace,
+                claimed=claimed,
+                token=gated_token,
+                ids=gated,
+                revision=scope.revision,
+                chance=chance,
             )
+            claimed.is_complete = bool(await self._answer(ask_gated, gated_token))
         self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
         self._seen, self._looked_at = changes, clock.now()
         self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
@@ -227,10 +230,7 @@ class Claims:
 
     async def _settle(self, claimed: claiming.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
-
-        async def ask(connection: AsyncConnection) -> ReleaseResult:
-            return await release_followers(connection, self._namespace, claimed.unreleased)
-
+        ask = partial(release_followers, namespace=self._namespace, jobs=claimed.unreleased)
         try:
             result = await answer_of(self._session, ask)
         except Unanswered:

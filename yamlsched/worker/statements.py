@@ -152,7 +152,6 @@ def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
 async def heartbeat(
     connection: AsyncConnection,
     runs: Sequence[ClaimedRun],
-    now: datetime | None = None,
 ) -> set[int]:
     """Renew the leases of ``runs``, each for its own duration; return the ids of those that are
     still ours.
@@ -160,7 +159,7 @@ async def heartbeat(
     renewed: set[int] = set()
     for lease in {run.lease for run in runs}:
         held = fence(run for run in runs if run.lease == lease)
-        cursor = await execute(connection, "runs.heartbeat", **held, lease=lease, now=now)
+        cursor = await execute(connection, "runs.heartbeat", **held, lease=lease, now=None)
         renewed.update(row.id for row in await cursor.fetchall())
     return renewed
 
@@ -234,7 +233,6 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
 async def keep_outputs(
     connection: AsyncConnection,
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
-    now: datetime | None = None,
 ) -> None:
     """Write only what the attempts of ``outcomes`` printed, if that is kept and their runs exist,
     and used.
@@ -244,7 +242,7 @@ async def keep_outputs(
         "outputs": [o.output for _, o in outcomes],
         "omitted": array(o.omitted_bytes for _, o in outcomes),
     }
-    await execute(connection, "runs.keep_outputs", **parameters, now=now)
+    await execute(connection, "runs.keep_outputs", **parameters, now=None)
     await execute(
         connection, "runs.note_usage", **parameters, **_usages(o.usage for _, o in outcomes)
     )
