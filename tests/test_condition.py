@@ -66,6 +66,18 @@ def test_why_says_that_a_worker_has_released_a_run(db: Db, cli: Cli) -> None:
     assert "none has claimed it since" in found.out
 
 
+def test_why_of_a_hook_names_the_run_that_it_reports(db: Db, cli: Cli) -> None:
+    now = datetime.now(UTC)
+    dead = a_run(db, a_job(db, "charge"), status="dead", finished_at=now)
+    hook = a_run(db, a_job(db, "page_owner", schedule=None), parent_id=dead, hook="dead")
+
+    found = cli("why", "page_owner")
+
+    assert (
+        f"run {hook} of page_owner, which reports the death of run {dead}, is queued" in found.out
+    )
+
+
 def test_why_says_when_an_attempt_ends_whose_worker_was_killed(db: Db, cli: Cli) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     values = {"started_at": now - HOUR, "locked_until": now - HOUR / 2, "locked_by": "alpha:7"}

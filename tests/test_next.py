@@ -331,12 +331,14 @@ def test_a_job_that_follows_others_shows_the_slots_that_it_has_from_them_and_the
         + """
   load:    {handler: a.b, after: [cleanup_nightly], spread: 1h}
   summary: {handler: a.b, after: [load, report], cron: "0 6 * * *"}
+  totals:  {handler: a.b, after: [load], cron: "0 6 * * *", after_enqueued: ended}
 """
     )
     (tmp_path / "schedules.yaml").write_text(text)
 
     [load] = slots(cli, "load", "--from", "2026-01-14T12:00Z", "-n", "1")
     [summary] = slots(cli, "summary", "--from", "2026-01-14T12:00Z", "-n", "1")
+    [totals] = slots(cli, "totals", "--from", "2026-01-14T12:00Z", "-n", "1")
 
     assert (load["scheduled_for"], load["local"]) == (
         "2026-01-15T01:00:00Z",
@@ -345,6 +347,7 @@ def test_a_job_that_follows_others_shows_the_slots_that_it_has_from_them_and_the
     assert load["note"].startswith("starts Thu 02:")
     assert load["note"].endswith("(spread); after cleanup_nightly")
     assert summary["note"] == "after load, report"
+    assert totals["note"] == "after load and what it enqueues"
 
 
 def test_a_job_that_follows_one_with_errors_has_no_known_slots(cli: Cli, tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from yamlsched.timetable.zones import zone
 
 @dataclass(frozen=True)
 class EnqueueResult:
-    """The run that an enqueue created or found, and ``why`` none was created. ``pruned_at`` is set
-    if it was pruned and only its key is kept.
+    """The run that an enqueue created or found, and ``why`` none was created. ``found_by`` is key or
+    unique, None of one that was created. ``pruned_at`` is set if it was pruned and only its key is
+    kept.
 
     ``due`` is ``run_at`` for people: in UTC and in the job's time zone, and how a clock change
     affects what was given.
@@ -40,6 +41,7 @@ class EnqueueResult:
     note: str = ""
     due: str = ""
     why: str = ""
+    found_by: str | None = None
 
 
 def enqueue(
@@ -74,8 +76,8 @@ def enqueue(
             ) from None
         run_at, due = due_at(at, zone("UTC"), query.now(connection))
         run_id, created = create(run_at=run_at)
-        why = _why(run_id, key, is_unique=key is None)
-        return EnqueueResult(run_id, created, None, run_at, due=due, why=why)
+        found = () if created else _found(run_id, key, is_unique=key is None)
+        return EnqueueResult(run_id, created, None, run_at, None, "", due, *found)
     if job not in known:
         raise unknown_job(
             job, namespace, [name for name, other in known.items() if other.retired_at is None]
@@ -94,8 +96,8 @@ def enqueue(
                 None,
                 None,
             )
-            why = _why(pruned_id, key, is_unique=False)
-            return EnqueueResult(pruned_id, False, None, None, pruned_at=pruned_at, why=why)
+            found = _found(pruned_id, key, is_unique=False)
+            return EnqueueResult(pruned_id, False, None, None, pruned_at, "", "", *found)
         run = history.run(connection, run_id)
         assert run is not None  # created or found in this transaction
         if created:
@@ -106,16 +108,16 @@ def enqueue(
                 [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})],
             )
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
-    why = _why(run_id, key, is_unique=run.key != key or key is None)
-    return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due, why=why)
+    found = () if created else _found(run_id, key, is_unique=run.key != key or key is None)
+    return EnqueueResult(run_id, created, run.status, run.run_at, None, note, due, *found)
 
 
-def _why(run_id: int | None, key: str | None, is_unique: bool) -> str:
-    """Return why an enqueue creates no run, if it finds the run ``run_id``."""
+def _found(run_id: int | None, key: str | None, is_unique: bool) -> tuple[str, str]:
+    """Return why an enqueue creates no run, and by what it found the run ``run_id``."""
     holder = "a run that was pruned" if run_id is None else f"run {run_id}"
-    return (
-        f"{holder} has the same values (unique)" if is_unique else f'{holder} has the key "{key}"'
-    )
+    if is_unique:
+        return f"{holder} has the same values (unique)", "unique"
+    return f'{holder} has the key "{key}"', "key"
 
 
 def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime | None, str]:

@@ -126,6 +126,8 @@ def _waiting(run: StoredRun, now: datetime) -> str:
 
 def _state(run: StoredRun, now: datetime) -> str:
     what = f"run {run.id} of {run.job_type}"
+    if run.hook and run.parent_id:
+        what += f", which reports {runs.ENDS[run.hook]} of run {run.parent_id},"
     if run.finished_at is not None:
         ended = "died" if run.status == "dead" else "was cancelled"
         error = error_text(run.error_type, run.last_error)

@@ -116,7 +116,7 @@ def command(
             priority=priority,
             who=by or runs.operator(),
         )
-    fields = ("run_id", "created", "status", "run_at", "pruned_at")
+    fields = ("run_id", "created", "found_by", "status", "run_at", "pruned_at")
     settings.echo(
         _in_words(result, key, is_at=at is not None),
         **{name: getattr(result, name) for name in fields},

@@ -187,8 +187,11 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
             shift = offset(
                 settings.namespace or loaded.namespace or "default", job.name, job.spread
             )
+            after = job.after
+            if job.after_enqueued:
+                after = tuple(f"{name} and what it enqueues" for name in after)
             entry = ScheduledJob(
-                job.name, job.cron, job.timezone, shift, None, job.after, job.skip_on, job.only_on
+                job.name, job.cron, job.timezone, shift, None, after, job.skip_on, job.only_on
             )
             jobs.append(entry)
     for calendar in dict.fromkeys(

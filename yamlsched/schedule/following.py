@@ -197,5 +197,6 @@ def _items(place: Spot, reader: Reader) -> Iterator[Spot]:
     """Yield the names in the lists of hooks of a job or of ``defaults``."""
     for key in HOOKS:
         hooks = place.get(key)
-        if hooks is not None and reader.findings.is_valid(hooks):
-            yield from hooks.children()
+        for item in hooks.children() if hooks and isinstance(hooks.value, list) else ():
+            if isinstance(item.value, str) and reader.findings.is_valid(item):
+                yield item

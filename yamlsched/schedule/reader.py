@@ -53,7 +53,7 @@ class Reader:
     def read(self, spot: Spot) -> Any:
         """Return the value of a key, None if it is invalid."""
         key = str(spot.path[-1])
-        if key in DECLARED and self.findings.is_valid(spot):
+        if key in DECLARED:
             self._check_names(spot, *DECLARED[key])
         if not self.findings.is_valid(spot):
             self.findings.mark_invalid(spot.path)
@@ -65,7 +65,8 @@ class Reader:
     def _check_names(self, spot: Spot, kind: str, code: str) -> None:
         remedy = f"Declare it at the top level under {kind}."
         for item in spot.children() if isinstance(spot.value, list) else (spot,):
-            self.check_name(item, self.names[kind], code, kind, remedy)
+            if isinstance(item.value, str) and self.findings.is_valid(item):
+                self.check_name(item, self.names[kind], code, kind, remedy)
 
     def check_name(
         self, spot: Spot, declared: Mapping[str, Any], code: str, kind: str, remedy: str

@@ -163,8 +163,9 @@ def explain(
             f"{path} is not applied: its namespace belongs to"
             f" {environment(in_use.version.environment)}, and this is"
             f" {environment(version.environment)}, so nothing is scheduled or run here; {used}."
-            " Correct --env, or use a separate namespace or database for each environment;"
-            f' "{sync}" changes the environment of the namespace'
+            f" Pass --env {shlex.quote(in_use.version.environment)}, or use a separate namespace or"
+            f' database for each environment; if the file has this environment, "{sync}" changes'
+            " that of the namespace"
         )
     return (
         f"{path} (hash {version.hash[:8]}) is not applied: it was superseded, and another place"

@@ -232,6 +232,32 @@ def test_without_an_environment_all_jobs_count_as_enabled_and_with_one_only_thos
     assert "it now runs in qa" in in_text(anywhere)
 
 
+def test_a_slot_that_moves_by_weeks_is_seen_although_the_next_is_weeks_away() -> None:
+    job = {"cron": "0 2 * * *", "handler": "a.b", "every": "4w"}
+    before = a_file(x={**job, "cron": "0 2 * * mon", "starts_on": "2026-01-05"})
+    after = a_file(x={**job, "cron": "0 2 * * mon", "starts_on": "2026-01-12"})
+
+    slots = the_job(preview_of(before, after)).slots
+
+    assert [slot.date().isoformat() for slot in slots.removed] == ["2026-02-02"]
+    assert [slot.date().isoformat() for slot in slots.added] == ["2026-02-09"]
+
+
+def test_what_runs_have_enqueued_is_waited_for_or_not_any_more() -> None:
+    up, follower = {"cron": "0 2 * * *", "handler": "a.b"}, {"handler": "a.b", "after": ["up"]}
+    plain, waiting = (
+        a_file(up=up, x=each) for each in (follower, {**follower, "after_enqueued": "ended"})
+    )
+
+    texts = [
+        [hint.text for hint in the_job(preview_of(*files)).notes]
+        for files in ((plain, waiting), (waiting, plain))
+    ]
+
+    assert "a slot now waits until the runs that those it follows enqueue have ended" in texts[0]
+    assert "a slot no longer waits for the runs that those it follows enqueue" in texts[1]
+
+
 def test_jobs_that_change_in_the_same_way_are_shown_once() -> None:
     names = [f"job_{number}" for number in range(40)]
     before = a_file(**{name: {"cron": "0 2 * * *"} for name in names})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -406,6 +407,11 @@ def test_the_commands_and_the_page_say_which_run_has_the_same_values(
     assert enqueued.out == (
         f"nothing created: run {made} has the same values (unique) and is queued\n"
     )
+    as_json = [
+        cli("enqueue", "mail", "--payload", f'{{"to": {to}}}', "--key", "k2", "--format", "json")
+        for to in (1, 2, 3)
+    ]
+    assert [json.loads(found.out)["found_by"] for found in as_json] == ["unique", None, "key"]
     retried = cli("retry", old)
     assert (retried.code, f"run {old} {BESIDE.format(made)}" in retried.out + retried.err) == (
         1,

@@ -496,6 +496,9 @@ def test_a_namespace_remembers_its_environment_and_another_is_refused(db: Db) ->
         'belongs to environment "production", and this is environment "staging"'
         in (result.messages[0])
     )
+    # it may be misspelt: then the file does not have it
+    assert "Pass --env production, or" in result.messages[0]
+    assert 'if the file has this environment, "yamlsched sync --env staging"' in result.messages[0]
     assert definition(db).enabled
     row = place(db)
     assert (row.hash, row.environment, row.refused_at) == (

@@ -99,8 +99,8 @@ class SlotChanges:
 
     One end of a move may lie after the span. ``missed`` are those of ``removed`` whose new time on
     the same date has passed, so that the date has no run. ``remarks`` describe added slots that a
-    clock change has moved. ``compared_until`` is set if only the slots up to then were compared,
-    because there are too many.
+    clock change has moved. ``compared_until`` is set if the slots up to then were
+    compared, because there are too many, or some in each few weeks only.
     """
 
     added: tuple[datetime, ...] = ()

@@ -19,7 +19,7 @@ from yamlsched.extras.preview.model import (
     warning,
 )
 from yamlsched.runs import backoff
-from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
+from yamlsched.schedule.job import AfterEnqueued, Catchup, Job, Overlap, UpstreamFailure
 from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW
 from yamlsched.text import join_first, join_words, quoted
 from yamlsched.timetable import keys
@@ -52,6 +52,13 @@ UPSTREAM_FAILURE = {
     UpstreamFailure.WAIT: "now waits for a retry of that",
     UpstreamFailure.SKIP: "is now skipped, also one that waits already",
     UpstreamFailure.RUN: "now runs, also one that waits already",
+}
+AFTER_ENQUEUED = {
+    None: "a slot no longer waits for the runs that those it follows enqueue",
+    AfterEnqueued.ENDED: "a slot now waits until the runs that those it follows enqueue have ended",
+    AfterEnqueued.SUCCEEDED: (
+        "a slot now waits until the runs that those it follows enqueue have succeeded"
+    ),
 }
 HOOK_EVENTS = {
     "on_dead": "when a run is dead",
@@ -108,6 +115,8 @@ def of_edit(namespace: str, before: Entry, after: Entry, environment: str | None
             "slots after the edit"
             f" {edges}{', as earlier ones do' * bool(_without(old.after, new.after))}"
         )
+    if old.after and new.after and old.after_enqueued != new.after_enqueued:
+        yield note(AFTER_ENQUEUED[new.after_enqueued])
     if old.after and new.after and old.on_upstream_failure is not new.on_upstream_failure:
         yield warning(
             "a slot that waits for a dead or cancelled run"

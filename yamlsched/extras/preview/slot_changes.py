@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -74,6 +75,10 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
     """
     if before == after:
         return SlotChanges()
+    weeks = max(rule.cron.every for rule in (before, after) if rule)
+    if weeks > 1 and until < (wider := at + weeks * 7 * DAY):  # the next slot may be that far
+        found = changes(before, after, at, wider)
+        return replace(found, compared_until=found.compared_until or wider) if found else found
     if any(rule and is_busy(rule, at, until) for rule in (before, after)):
         return _first_changes(before, after, at, until)
     old, _ = _by_date(before, at, until)

@@ -206,13 +206,19 @@ def backoff(linter: Linter, job: Job) -> None:
 
 
 def hooks(linter: Linter, job: Job) -> None:
-    """Report hooks that are not enabled where their job is: then they do not run."""
+    """Report hooks that do not run: they are not enabled where their job is, or no attempt of it is
+    retried.
+    """
     for key in HOOKS:
         for name in getattr(job, key):
             if missing := linter.environments(job.name) - linter.environments(name):
                 message = f"its hook {name} is not enabled{_where(missing)}: then it does not run"
                 remedy = f"Enable both in the same environments, or remove {name} from {key}."
                 linter.warn("YS460", job, key, message, remedy)
+    own = linter.loaded.entries[job.name].value
+    if job.max_attempts == 1 and "on_failure" in own:
+        message = "with max_attempts: 1 no attempt is retried, so on_failure never runs"
+        linter.warn("YS461", job, "on_failure", message, "Write on_dead, or more max_attempts.")
 
 
 def _where(environments: Collection[str]) -> str:
