@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from yamlsched import secret_forms
-from yamlsched.db.query import Connection, execute, fetch_column, load
+from yamlsched.db.query import Connection, execute, fetch_column
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule.job import KEYS, Job, Output, from_row
@@ -40,9 +39,8 @@ def job_edits(
     definitions are not written yet.
     """
     ids = [difference.id for difference in differences if difference.id is not None]
-    with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(load("edits")["definitions"], {"ids": ids}).fetchall()
-    stored = {row["job_type"]: row for row in rows}
+    rows = execute(connection, "edits.definitions", ids=ids)
+    stored = {row.job_type: row._asdict() for row in rows}
     return [
         _job_edit(each, stored.get(each.job_type), jobs.get(each.job_type)) for each in differences
     ]
