@@ -314,4 +314,4 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
         of_job = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.get("/jobs/waits").text))
     assert f"Dead in 24 h {number} {number} in the last hour" in page
     assert f"Workers {len(hosts)} " in page
-    assert "Failed since the last success 1 " in of_job
+    assert "Failed in a row 1 " in of_job

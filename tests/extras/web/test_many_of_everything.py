@@ -115,7 +115,7 @@ def test_the_box_in_the_head_finds_a_job_a_run_and_a_key(page: TestClient, db: A
         (str(run), f"/runs/{run}"),
         ("purge:7", f"/runs/{run}"),
     ):
-        answer = page.get("/runs", params={"key": text})
+        answer = page.get("/find", params={"q": text})
         assert (answer.status_code, answer.headers["Location"]) == (303, path)
 
 

@@ -189,6 +189,45 @@ def test_the_list_is_filtered_by_text_and_state(pages: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "to"),
+    [
+        ("", "/"),
+        ("nightly_backup", "/jobs/nightly_backup"),
+        ("welcome:100500", r"/runs/\d+"),
+        ("team-crm", r"/\?q=team-crm"),
+        ("critical", r"/\?q=critical"),
+    ],
+)
+def test_what_the_box_names_exactly_is_shown_at_once(pages: TestClient, text: str, to: str) -> None:
+    answer = pages.get("/find", params={"q": text}, follow_redirects=False)
+    assert answer.status_code == 303
+    assert re.fullmatch(to, answer.headers["location"])
+
+
+def test_the_box_finds_parts_of_jobs_owners_tags_keys_and_errors(pages: TestClient) -> None:
+    def found(text: str) -> str:
+        return words(pages.get("/find", params={"q": text}).text)
+
+    assert "2 jobs" in found("MAIL")
+    assert "send_welcome_mail" in found("MAIL")
+    assert "loyalty_points" in found("team-cr")
+    assert "dead import_supplier_prices" in re.sub(r"\d+ ", "", found("nordwind-textil"))
+    assert "Keys" in found("welcome:1005")
+    assert "Nothing contains qwertz" in found("qwertz")
+
+
+def test_while_one_types_jobs_owners_tags_and_errors_are_offered(pages: TestClient) -> None:
+    def offered(text: str) -> Any:
+        headers = {"Accept": "application/json"}
+        return pages.get("/find", params={"q": text}, headers=headers).json()["suggestions"]
+
+    assert offered("mail") == [["send_invoice_reminder", "job"], ["send_welcome_mail", "job"]][1:]
+    assert ["team-crm", "owner"] in offered("crm")
+    assert ["critical", "tag"] in offered("criti")
+    assert ["HTTPStatusError", "error"] in offered("HTTPStat")
+
+
+@pytest.mark.parametrize(
     "query", ["state=broken", "page=0", "page=x", "page=-1", "q=" + "a" * 201, "q=%00"]
 )
 def test_a_parameter_that_is_not_valid_is_explained(pages: TestClient, query: str) -> None:
@@ -211,10 +250,40 @@ def test_hundreds_of_jobs_are_shown_page_by_page(own_page: tuple[Any, TestClient
         a_job(db, f"job_{number:03}")
     seen: list[str] = []
     for number in (1, 2, 3, 4, 5, 9):
-        names = re.findall(r'<a class="name"[^>]*>(\w+)</a>', page.get(f"/?page={number}").text)
+        names = re.findall(
+            r'<a class="name"[^>]*>(\w+)</a>', page.get(f"/?state=all&page={number}").text
+        )
         assert len(names) == (50 if number < 5 else 30)
         seen += names if number < 9 else []
     assert seen == [f"job_{number:03}" for number in range(230)]
+
+
+def test_of_many_jobs_the_healthy_ones_are_only_counted(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    for number in range(31):
+        a_job(db, f"job_{number:02}")
+    a_run(db, a_job(db, "broken"), "dead")
+
+    shown = page.get("/").text
+
+    assert re.findall(r'<a class="name"[^>]*>(\w+)</a>', shown) == ["broken"]
+    assert '<a href="/?state=all">31 more are healthy</a>' in shown
+
+
+def test_the_pulse_has_the_runs_that_ended_and_died_in_each_hour(
+    own_page: tuple[Any, TestClient],
+) -> None:
+    db, page = own_page
+    job = a_job(db, "job")
+    for ago, status in ((0, "dead"), (3, "succeeded"), (3, "succeeded"), (30, "succeeded")):
+        a_run(db, job, status, finished_at=datetime.now(UTC) - timedelta(hours=ago))
+
+    pulse = page.get("/").text.partition('class="pulse"')[2].partition("</div>")[0]
+
+    assert 'aria-label="3 runs ended, 1 run died"' in pulse
+    assert pulse.count("<g>") == 24
+    assert "2 runs, 0 died" in pulse
+    assert "1 run, 1 died" in pulse
 
 
 def test_an_empty_namespace_says_how_to_start(own_page: tuple[Any, TestClient]) -> None:
@@ -410,10 +479,8 @@ def test_the_heading_and_the_counts_of_states_follow_the_filter(pages: TestClien
     names = re.findall(r'<th scope="row"><a class="name"[^>]*>([^<]*)', found)
     heading = re.findall(r'<h2 id="jobs-title">([^<]*)', found)
     counted = re.findall(r'aria-label="States">(.*?)</ul>', found, re.S)[0]
-    assert heading[0].startswith(f"{len(names)} of ")
-    assert (
-        re.findall(r'<h2 id="jobs-title">([^<]*)', everything)[0] == heading[0].partition(" of ")[2]
-    )
+    assert heading[0] == f"{len(names)} of 23 jobs with “nightly”"
+    assert re.findall(r'<h2 id="jobs-title">([^<]*)', everything)[0] == "23 jobs"
     assert sum(map(int, re.findall(r" (\d+)</a>", counted))) == len(names) > 0
 
 

@@ -35,7 +35,7 @@ from yamlsched.extras.web import render
 from yamlsched.extras.web.action_pages import ActionPages
 from yamlsched.extras.web.documents import DOCUMENTS, FRAGMENT_HEADER, if_changed, wants_json
 from yamlsched.extras.web.options import WebOptions
-from yamlsched.extras.web.pages import PAGES, namespaces
+from yamlsched.extras.web.pages import NAVIGATION, PAGES, namespaces
 from yamlsched.extras.web.pool import READER_SETTINGS, Pool
 from yamlsched.extras.web.security import Guard, Rejection
 from yamlsched.extras.web.visit import (
@@ -272,7 +272,7 @@ class Application:
                 prefix=request.scope["root_path"],
                 base=request.scope["state"]["base"],
                 max_namespaces=MAX_NAMESPACES,
-                navigation=[page for page in PAGES if page.title],
+                navigation=NAVIGATION,
                 user=request.state.user,
                 has_actions=self._options.has_actions,
                 version=__version__,

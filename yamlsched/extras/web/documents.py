@@ -122,6 +122,11 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
         "next_before": view.older,
     },
     "/namespaces": _namespaces,
+    "/find": lambda view: {
+        "jobs": [job.job_type for job in view.jobs],
+        "runs": [*view.runs, *view.keys],
+        "suggestions": view.suggestions,
+    },
     "/help": lambda view: {},
 }
 """By the path of the page. ``namespace`` is added where it is missing."""

@@ -172,16 +172,13 @@ class Visit:
 
 
 class Page(NamedTuple):
-    """A page: its path, its template, and the function that reads its view model.
-
-    ``title`` is its name in the navigation; a page without one is reached by links. In a path,
+    """A page: its path, its template, and the function that reads its view model. In a path,
     ``{name}`` is a part that ``Visit.path`` has.
     """
 
     path: str
     template: str
     show: Callable[[Visit], Any]
-    title: str | None = None
 
 
 def chosen_clock(request: Request) -> str:

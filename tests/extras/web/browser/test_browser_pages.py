@@ -117,7 +117,7 @@ def test_a_page_fits_a_phone(tabs: Any, address_of: Any, place: str) -> None:
 
 def test_a_phone_shows_which_of_the_pages_one_is_on(tabs: Any, demo_site: str) -> None:
     tab = tabs.open(f"{demo_site}/files", **PHONE)
-    place = tab.locator(".top nav [aria-current]").bounding_box()
+    place = tab.locator(".top nav summary[aria-current]").bounding_box()
     assert place["x"] >= 0
     assert place["x"] + place["width"] <= PHONE["viewport"]["width"]
     assert tab.evaluate("scrollY") == 0

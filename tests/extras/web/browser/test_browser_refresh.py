@@ -140,6 +140,9 @@ def test_nothing_changes_while_somebody_types_or_selects(
 ) -> None:
     db, site = shop
     tab.goto(site + LIST)
+    tab.evaluate(
+        "() => document.querySelector('main').insertAdjacentHTML('beforeend', '<input id=q>')"
+    )
     tab.locator("#q").fill("nightly")
     assert stays_silent(tab, tabs)
     assert tab.locator("#q").input_value() == "nightly"

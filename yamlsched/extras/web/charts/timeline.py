@@ -19,7 +19,7 @@ LEFT, RIGHT = 52.0, 1188.0
 MIN_BAR, MAX_BAR = 2.5, 18.0
 CHAR_WIDTH = 6.6
 WORDS = {
-    "succeeded": "first try",
+    "succeeded": "succeeded",
     "retried": "retried",
     "failed": "waiting to retry",
     "dead": "dead",

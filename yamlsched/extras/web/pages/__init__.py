@@ -1,5 +1,5 @@
-"""The pages, in the order of the navigation. Each module has a ``PAGE`` and the view model that its
-template shows.
+"""The pages and the navigation. Each module has a ``PAGE`` and the view model that its template
+shows.
 """
 
 from yamlsched.extras.web.pages import (
@@ -8,6 +8,7 @@ from yamlsched.extras.web.pages import (
     dead,
     durations,
     files,
+    find,
     graph,
     home,
     job,
@@ -38,5 +39,20 @@ PAGES = (
     workers.PAGE,
     actions.PAGE,
     namespaces.PAGE,
+    find.PAGE,
     HELP,
 )
+
+NAVIGATION = {
+    "Jobs": {"/": "Jobs"},
+    "Runs": {"/runs": "All runs", "/runs?status=running": "Running", "/dead": "Dead"},
+    "History": {
+        "/report": "Last night",
+        "/nights": "Nights",
+        "/durations": "Durations",
+        "/why": "Why",
+    },
+    "Schedule": {"/graph": "Chains", "/calendar": "Calendar"},
+    "Audit": {"/files": "Files", "/actions": "Actions", "/workers": "Workers"},
+}
+"""Groups of pages, by their paths."""

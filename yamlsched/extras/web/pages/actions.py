@@ -88,4 +88,4 @@ def show(visit: Visit) -> ActionsPage:
     )
 
 
-PAGE = Page("/actions", "actions.html", show, title="Actions")
+PAGE = Page("/actions", "actions.html", show)

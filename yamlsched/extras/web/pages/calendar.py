@@ -245,4 +245,4 @@ def _link(visit: Visit, outlook: Forecast, hour: Hour) -> str:
     )
 
 
-PAGE = Page("/calendar", "calendar.html", show, title="Calendar")
+PAGE = Page("/calendar", "calendar.html", show)

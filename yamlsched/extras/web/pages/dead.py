@@ -141,4 +141,4 @@ def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
     ]
 
 
-PAGE = Page("/dead", "dead.html", show, title="Dead")
+PAGE = Page("/dead", "dead.html", show)

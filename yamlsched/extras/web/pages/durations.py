@@ -138,4 +138,4 @@ def show(visit: Visit) -> DurationsPage:
     return DurationsPage(listed, len(rows), number, pages, text, sort)
 
 
-PAGE = Page("/durations", "durations.html", show, title="Durations")
+PAGE = Page("/durations", "durations.html", show)

@@ -151,4 +151,4 @@ def show(visit: Visit) -> Files:
     )
 
 
-PAGE = Page("/files", "files.html", show, title="Files")
+PAGE = Page("/files", "files.html", show)

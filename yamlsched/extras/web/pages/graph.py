@@ -75,4 +75,4 @@ def in_order(jobs: dict[str, ChainedJob]) -> Iterator[ChainLine]:
         yield ChainLine(jobs[name], min(depths[name], MAX_DEPTH))
 
 
-PAGE = Page("/graph", "graph.html", show, title="Chains")
+PAGE = Page("/graph", "graph.html", show)

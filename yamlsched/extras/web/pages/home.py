@@ -6,18 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from yamlsched import durations
 from yamlsched.ask import health
 from yamlsched.ask.attention import problems
-from yamlsched.ask.health import Health, JobHealth
+from yamlsched.ask.health import HEALTHY_STATES, Health, JobHealth
 from yamlsched.ask.problem import Problem, Thresholds
+from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.pages.durations import Durations, of_week
 from yamlsched.extras.web.pages.nights import Day, skipped_by_pause, strips, summary
 from yamlsched.extras.web.visit import Page, Visit, finder
 
 PAGE_JOBS = 50
 """Jobs on one page."""
+MAX_UNFOLDED = 30
+"""Of more jobs, the healthy ones are only counted, unless the list is filtered or ordered."""
+EVERY = "all"
 STATES = (
     *("stuck", "late", "dead", "failing", "held_up"),
     *("retrying", "paused", "running", "ok", "new", "ended", "disabled", "retired"),
@@ -33,7 +38,6 @@ class JobRow:
     job: JobHealth
     note: str
     days: Sequence[Day]
-    link: str  # of a day, without its date; "" if the job has no slots
     summary: str
     durations: Durations | None
 
@@ -42,10 +46,18 @@ class JobRow:
         return self.job.next_slot_at if self.job.enabled and self.job.retired_at is None else None
 
 
+class Hour(NamedTuple):
+    """How many runs ended in an hour, and how many of these died: each is counted to a thousand."""
+
+    at: datetime
+    runs: int
+    dead: int
+
+
 @dataclass(frozen=True)
 class Home:
     """The page. ``states`` counts the jobs whose text matches; ``matching`` are those of the whole
-    filter, of which ``rows`` are one page.
+    filter, of which ``rows`` are one page, without ``healthy`` ones.
     """
 
     health: Health
@@ -59,20 +71,25 @@ class Home:
     pages: int
     rows: Sequence[JobRow]
     sort: str
+    healthy: int
+    pulse: Sequence[Hour]  # of a list that is not filtered
     state_names = STATES
     max_problems = 30
 
 
 def show(visit: Visit) -> Home:
-    text, state = visit.text("q"), visit.choice("state", STATES, "")
+    text, state = visit.text("q"), visit.choice("state", (*STATES, EVERY), "")
     thresholds = Thresholds()
     now = health.read(visit.connection, visit.namespace, thresholds.within)
     jobs, finds = now.jobs, finder(text)
     matching = [
         job
         for job in jobs
-        if (job.state == state if state else job.state != "retired") and finds(job.text)
+        if (job.state == state if state in STATES else job.state != "retired") and finds(job.text)
     ]
+    number = len(matching)
+    if number > MAX_UNFOLDED and not text and not state and "sort" not in visit.query:
+        matching = [job for job in matching if job.state not in HEALTHY_STATES]
     matching.sort(
         key=lambda job: ATTENTION.index(job.state) if job.state in ATTENTION else len(ATTENTION)
     )
@@ -80,7 +97,7 @@ def show(visit: Visit) -> Home:
     if sort != "state":
         all_took = of_week(visit)
         matching.sort(key=lambda job: -getattr(all_took.get(job.job_type), sort, timedelta(-1)))
-    listed, number, pages = visit.page_of(matching, PAGE_JOBS)
+    listed, page, pages = visit.page_of(matching, PAGE_JOBS)
     took = of_week(visit, [job.job_type for job in listed])
     days = strips(
         visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in listed], now.now
@@ -94,21 +111,23 @@ def show(visit: Visit) -> Home:
         jobs=sum(job.state != "retired" for job in jobs),
         text=text,
         state=state,
-        matching=len(matching),
-        number=number,
+        matching=number,
+        healthy=number - len(matching),
+        pulse=() if text or state else _pulse(visit),
+        number=page,
         pages=pages,
         sort=sort,
-        rows=[_row(visit, job, now, days[job.job_type], took.get(job.job_type)) for job in listed],
+        rows=[_row(job, now, days[job.job_type], took.get(job.job_type)) for job in listed],
     )
 
 
-def _row(
-    visit: Visit, job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None
-) -> JobRow:
-    link = "" if job.schedule is None else visit.url("why", job=job.job_type) + "&at="
-    return JobRow(
-        job, health.note(job, now) or skipped_by_pause(days), days, link, summary(days), took
-    )
+def _pulse(visit: Visit) -> list[Hour]:
+    return fetch(visit.connection, Hour, load("report")["pulse"], {"namespace": visit.namespace})
+
+
+def _row(job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None) -> JobRow:
+    note = health.note(job, now) or skipped_by_pause(days)
+    return JobRow(job, note, days, summary(days), took)
 
 
 def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) -> str:
@@ -133,4 +152,4 @@ def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) ->
     return url("jobs", problem.job_type) if problem.job_type else ""
 
 
-PAGE = Page("/", "home.html", show, title="Jobs")
+PAGE = Page("/", "home.html", show)

@@ -255,4 +255,4 @@ def _runs(visit: Visit, jobs: Sequence[Any]) -> dict[str, list[Mark]]:
     return marks
 
 
-PAGE = Page("/nights", "nights.html", show, title="Nights")
+PAGE = Page("/nights", "nights.html", show)

@@ -177,4 +177,4 @@ def show(visit: Visit) -> ReportPage:
     )
 
 
-PAGE = Page("/report", "report.html", show, title="Last night")
+PAGE = Page("/report", "report.html", show)

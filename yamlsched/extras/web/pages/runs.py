@@ -17,14 +17,12 @@ from yamlsched.extras.web.pages.job import unknown_job
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import BadRequest, Page, SeeOther, Visit
 from yamlsched.runs.lifecycle import Status, error_text
-from yamlsched.text import join_first
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
 
 PAGE_RUNS = 50
 MAX_SORTED_RUNS = 1_000
 MAX_OFFERED_JOBS = 500
-MAX_SUGGESTED_JOBS = 8
 MAX_GROUPS = 10
 FAILING_SPAN = timedelta(days=1)
 """Of runs that wait to be retried, those that failed within it are grouped by type of error."""
@@ -102,16 +100,11 @@ def show(visit: Visit) -> RunsPage:
     notes: list[str] = []
     key = query["key"]
     known = [job.job_type for job in jobs(visit.connection, visit.namespace)]
-    if key in known:
-        raise SeeOther(visit.url("jobs", key))
     if key and "*" not in key and not _has_other(query, "key"):
         try:
             raise SeeOther(visit.url("runs", history.find(visit.connection, visit.namespace, key)))
         except Refused as error:
             notes.append(sentence(str(error)))
-            if similar := [name for name in sorted(known) if key.lower() in name]:
-                notes.append(f"Jobs with such a name: {join_first(similar, MAX_SUGGESTED_JOBS)}.")
-            notes.append("To find the text of an error, use the filter Error.")
     if query["job"] and query["job"] not in known:
         raise unknown_job(visit, query["job"])
     filter, timezone = _filter(visit, query, notes)
@@ -220,4 +213,4 @@ def _row(visit: Visit, run: RunRow, usual: Mapping[str, Durations]) -> RunLine:
     return RunLine(run, verb, at, took(run), error, running_for, usual.get(run.job_type))
 
 
-PAGE = Page("/runs", "runs.html", show, title="Runs")
+PAGE = Page("/runs", "runs.html", show)

@@ -89,4 +89,4 @@ def _state(report: SlotReport) -> str:
     return "unknown" if report.verdict == "no_slot" else report.verdict
 
 
-PAGE = Page("/why", "why.html", show, title="Why")
+PAGE = Page("/why", "why.html", show)

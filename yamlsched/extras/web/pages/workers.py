@@ -76,4 +76,4 @@ def show(visit: Visit) -> Workers:
     )
 
 
-PAGE = Page("/workers", "workers.html", show, title="Workers")
+PAGE = Page("/workers", "workers.html", show)

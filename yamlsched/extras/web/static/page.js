@@ -12,7 +12,6 @@
     here.searchParams.delete("clock");
     history.replaceState(history.state, "", here);
   }
-  for (const page of document.querySelectorAll(".top nav [aria-current]")) page.parentElement.scrollLeft = page.offsetLeft - 100;
   const mine = document.getElementById("mine");
   if (mine) {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -38,6 +37,20 @@
       const nth = rows.indexOf(document.activeElement);
       rows[key === "j" ? nth + 1 : Math.max(nth - 1, 0)]?.focus();
     }
+  });
+
+  // The box in the head offers what contains the word in it. A menu shuts when something else is clicked.
+  const box = document.getElementById("find");
+  box?.addEventListener("input", async () => {
+    const text = box.value;
+    await new Promise((resolve) => { setTimeout(resolve, 150); });
+    if (text.length < 2 || text !== box.value) return;
+    const answer = await fetch(`${box.form.action}?q=${encodeURIComponent(text)}`, { headers: { Accept: "application/json" } });
+    const { suggestions = [] } = answer.ok ? await answer.json() : {};
+    box.list.replaceChildren(...suggestions.map(([value, what]) => new Option(what, value)));
+  });
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll(".top details[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
 
   // Where the browser lets a page write the clipboard, buttons copy the text of an element.
