@@ -87,9 +87,9 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed'
 -- name: settle
 -- A person has found out whether an effect in doubt happened. If it did not, the next attempt does
 -- it. An effect is also in doubt if the attempt that claimed it is over and no other has used it
--- since, and if in_doubt="skip" counted it as done.
+-- since, and if in_doubt="skip" counted it as done. Returns the job, for the audit trail.
 with unsettled as (
-    select e.id, e.namespace, e.key, e.run_id
+    select e.id, e.run_id
     from yamlsched.effects e
     where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done'
         or e.doubted_at is not null)
@@ -104,12 +104,8 @@ with unsettled as (
     delete from yamlsched.effects e using unsettled u
     where e.id = u.id and not %(happened)s
 )
-insert into yamlsched.operator_actions (namespace, who, verb, target, job_type, detail)
-select u.namespace, %(who)s, 'settle', 'run:' || u.run_id, (select r.job_type
-    from yamlsched.job_runs r where r.id = u.run_id),
-       jsonb_build_object('effect', u.key, 'as', case when %(happened)s then 'done'
-           else 'not done' end)
-from unsettled u;
+select u.run_id, r.job_type
+from unsettled u left join yamlsched.job_runs r on r.id = u.run_id;
 
 -- name: find
 -- The state of an effect, and the run that entered it.

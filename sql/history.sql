@@ -54,14 +54,11 @@ select coalesce(min(r.id), 1) as oldest, coalesce(max(r.id), 0) as newest
 from yamlsched.job_runs r;
 
 -- name: indexed_ids
--- The ids of runs, among them those that a filter selects, through one index (`by`): of a key, of
--- the dead, of the unfinished, or by job and end (with the unfinished ones).
--- Null if there are `limit` or more: they would be of no use.
+-- The ids of runs, among them those that a filter selects, through one index (`by`): of the
+-- dead, of the unfinished, or by job and end (with the unfinished ones). Null if there are `limit`
+-- or more: they would be of no use.
 select case when count(*) < %(limit)s then coalesce(array_agg(x.id), '{}') end as ids
 from (
-    (select r.id from yamlsched.job_runs r
-     where %(by)s = 'key' and r.namespace = %(namespace)s and r.idempotency_key = %(key)s)
-    union all
     (select r.id from yamlsched.job_runs r
      where %(by)s = 'dead' and r.namespace = %(namespace)s and r.dead_at is not null
        and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))

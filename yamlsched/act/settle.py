@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 
 from yamlsched import jsonb
+from yamlsched.act.audit import ActionRecord, record
 from yamlsched.ask import runs
 from yamlsched.errors import Refused
 from yamlsched.runs import effects
@@ -28,15 +29,19 @@ def settle(
     Raises Refused if there is nothing to settle: the effect is unknown, done, or being performed by
     an attempt.
     """
-    effect = effects.find(connection, namespace, key)
-    if not effects.settle_effect(
-        connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")
-    ):
+    encoded = jsonb.encode_result(result, "the result")
+    with connection.transaction():
+        of = effects.settle_effect(connection, namespace, key, happened, encoded)
+        if of is not None:
+            detail = {"effect": key, "as": "done" if happened else "not done"}
+            action = ActionRecord(namespace, f"run:{of.run_id}", of.job_type, detail)
+            record(connection, who, "settle", [action])
+    if of is None:
         raise Refused(_nothing_to_settle(namespace, key, effects.find(connection, namespace, key)))
     then = (
         "is done: no attempt repeats it" if happened else "is reset: the next attempt performs it"
     )
-    run = runs.run(connection, effect.run_id) if effect else None
+    run = runs.run(connection, of.run_id)
     is_over = run is not None and run.status in (Status.DEAD, Status.CANCELLED)
     next_step = (
         f"; run {run.id} is {run.status}: yamlsched retry {run.id}" if run and is_over else ""

@@ -152,8 +152,10 @@ def _few_ids(
     """Return ids, among them those of all runs that match, if an index finds them and
     they are few.
     """
+    if conditions["key"] is not None:
+        holder = runs.id_of_key(connection, conditions["namespace"], conditions["key"])
+        return [holder[0]] if holder else []
     indexes = {
-        "key": conditions["key"] is not None,
         "dead": conditions["only_dead"],
         "open": conditions["only_open"],
         "end": filter.since is not None or conditions["definitions"] is not None,

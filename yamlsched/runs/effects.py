@@ -115,25 +115,14 @@ def settle_effect(
     connection: Connection,
     namespace: str,
     key: str,
-    who: str,
     happened: bool,
     result: str | None = None,
-) -> bool:
-    """Record whether an effect in doubt happened, with its result (JSON). Return False if it is not
-    in doubt.
+) -> Any:
+    """Write whether an effect in doubt happened, with its result (JSON). Return its run_id and
+    job_type; None if it is not in doubt.
     """
-    return (
-        execute(
-            connection,
-            "effects.settle",
-            namespace=namespace,
-            key=key,
-            who=who,
-            happened=happened,
-            result=result,
-        ).rowcount
-        == 1
-    )
+    values = {"namespace": namespace, "key": key, "happened": happened, "result": result}
+    return execute(connection, "effects.settle", **values).fetchone()
 
 
 class Identity(NamedTuple):

@@ -451,7 +451,7 @@ def test_settling_an_effect_does_not_change_the_same_key_in_another_namespace(
             [namespace],
         )
 
-    assert effects.settle_effect(db, "shop", "mail:1", "ann", happened=True)
+    assert effects.settle_effect(db, "shop", "mail:1", happened=True)
 
     found = db.execute(
         "select namespace, state from yamlsched.effects order by namespace"
