@@ -275,11 +275,7 @@ order by d.queue;
 -- name: calendars
 -- Calendars that enabled jobs use and that end within 60 days, or have ended: after that, what they
 -- skip runs.
-select d.namespace,
-       format('the calendar %%s, which %%s, %%s on %%s', c.calendar ->> 'name',
-              case count(*) when 1 then '1 job uses' else count(*) || ' jobs use' end,
-              case when min(c.calendar ->> 'until') < t.today then 'ended'
-                  else 'ends' end, min(c.calendar ->> 'until')) as what,
+select d.namespace, c.calendar ->> 'name', count(*), min(c.calendar ->> 'until'),
        min(c.calendar ->> 'until') < t.today as has_ended
 from yamlsched.job_definitions d
 cross join (select statement_timestamp()::date::text,

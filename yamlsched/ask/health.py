@@ -159,10 +159,19 @@ class UnwrittenJob(NamedTuple):
 
 
 class EndingCalendar(NamedTuple):
-    """A calendar in use that ends soon, or has ended; ``what`` is a sentence about it."""
+    """A calendar that so many jobs use, and that ends soon, or has ended."""
 
-    what: str
+    name: str
+    jobs: int
+    until: str  # a date
     has_ended: bool
+
+    @property
+    def what(self) -> str:
+        """A sentence about it."""
+        users = "1 job uses" if self.jobs == 1 else f"{self.jobs} jobs use"
+        ends = "ended" if self.has_ended else "ends"
+        return f"the calendar {self.name}, which {users}, {ends} on {self.until}"
 
 
 class JobTotals(NamedTuple):
