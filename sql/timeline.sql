@@ -2,7 +2,7 @@
 -- runs have finished.
 
 -- name: days
--- For each job and each day of its time zone, the ends of its runs, pruned ones included: those that
+-- For each job and each day of its time zone, the ends of its runs, pruned ones too: those that
 -- died, those that succeeded after a failed attempt, and whether any succeeded, or else died or was
 -- cancelled; and why slots were skipped. A run belongs to the day of its slot, else to that of its
 -- end. Read are the `most` runs of a job that failed last, and the first `limit` of a day.
