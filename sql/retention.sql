@@ -65,7 +65,7 @@ with gone as (
     on conflict (namespace, idempotency_key) do nothing
 )
 select g.definition_id, d.timezone, coalesce(g.scheduled_for, g.finished_at) as at, g.status,
-       g.failed_at, g.finished_at - g.started_at as took
+       g.failed_at, g.finished_at, g.finished_at - g.started_at as took
 from gone g
 join yamlsched.job_definitions d on d.id = g.definition_id;
 
@@ -78,6 +78,7 @@ on conflict (definition_id, day) do update
 set succeeded = j.succeeded + excluded.succeeded, retried = j.retried + excluded.retried,
     dead = j.dead + excluded.dead, cancelled = j.cancelled + excluded.cancelled,
     seconds = j.seconds + excluded.seconds, longest = greatest(j.longest, excluded.longest),
+    succeeded_at = greatest(j.succeeded_at, excluded.succeeded_at),
     histogram = array(select a + b from unnest(j.histogram, excluded.histogram)
                       with ordinality as u (a, b, n) order by n);
 

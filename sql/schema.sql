@@ -502,6 +502,7 @@ create table yamlsched.job_days (
     cancelled     integer not null,
     seconds       double precision not null,
     longest       double precision not null,  -- seconds
+    succeeded_at  timestamptz,  -- the latest end of a success
     histogram     integer[] not null,  -- of the seconds, by the bounds of ask/job_days.py
     primary key (definition_id, day)
 );
@@ -2239,10 +2240,15 @@ join yamlsched.job_definitions d on d.id = q.definition_id
 left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
 left join lateral (
-    select r.id as run_id, r.finished_at from yamlsched.job_runs r
-    where r.definition_id = q.definition_id and r.finished_at is not null
-      and r.status = 'succeeded'
-    order by r.finished_at desc limit 1
+    (select r.id as run_id, r.finished_at from yamlsched.job_runs r
+     where r.definition_id = q.definition_id and r.finished_at is not null
+       and r.status = 'succeeded'
+     order by r.finished_at desc limit 1)
+    union all
+    (select null, p.succeeded_at from yamlsched.job_days p
+     where p.definition_id = q.definition_id and p.succeeded > 0
+     order by p.day desc limit 1)
+    order by 2 desc limit 1
 ) success on true
 left join lateral (
     select r.id as run_id, r.failed_at, r.last_error, r.error_type

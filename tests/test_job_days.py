@@ -326,3 +326,22 @@ def test_a_report_counts_pruned_runs_of_the_days_that_begin_in_its_span(db: Db) 
     shorter = report.read(db, "default", now - 40 * DAY - HOUR, now - 40 * DAY + HOUR).ran
     assert shorter.runs == 0
     assert report.read(db, "default", now - 40 * DAY - 13 * HOUR, now).ran.succeeded == 2
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_job_is_ok_after_its_latest_success_was_pruned_although_an_older_run_died(
+    db: Db, is_last: bool
+) -> None:
+    # given a job that runs once in a while: a run died, which is kept longer than the success
+    job = a_job(db)
+    a_run(db, job, "dead", finished_at=NOON - 60 * DAY)
+    success = NOON - (40 if is_last else 70) * DAY
+    a_run(db, job, "succeeded", scheduled_for=success - DAY, finished_at=success)
+    sql = "select state, last_success_at, failure_streak from yamlsched.job_health"
+    before = db.execute(sql.encode()).fetchall()
+
+    housekeep(db, "default", 60, NOON)
+
+    assert value(db, "select count(*) from yamlsched.job_runs") == 1
+    assert db.execute(sql.encode()).fetchall() == before
+    assert before == [("ok" if is_last else "dead", success, 0 if is_last else 1)]

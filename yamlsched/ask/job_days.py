@@ -27,6 +27,7 @@ class DeletedRun(NamedTuple):
     at: datetime
     status: str
     failed_at: datetime | None
+    finished_at: datetime
     took: timedelta | None
 
 
@@ -44,6 +45,7 @@ class JobDay:
     cancelled: int = 0
     seconds: float = 0.0
     longest: float = 0.0
+    succeeded_at: datetime | None = None  # the latest end of a success
     histogram: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def add(self, run: DeletedRun) -> None:
@@ -53,6 +55,7 @@ class JobDay:
         setattr(self, run.status, getattr(self, run.status) + 1)
         if run.status != "succeeded":
             return
+        self.succeeded_at = max(self.succeeded_at or run.finished_at, run.finished_at)
         self.retried += run.failed_at is not None and local_date(run, run.failed_at) >= self.day
         if run.took is not None:
             seconds = run.took.total_seconds()
