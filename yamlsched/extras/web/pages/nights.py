@@ -199,7 +199,7 @@ def show(visit: Visit) -> Nights:
         "q": visit.text("q"),
         "by": visit.choice("by", ("nights", "runs"), "nights"),
         "only": visit.choice("only", ("failing",), ""),
-        "sort": visit.choice("sort", ("name", "worst"), "name"),
+        "sort": visit.choice("sort", ("name", "worst"), "worst"),
     }
     finds, dead = finder(query["q"]), Counter[str]()
     for group in failures.groups(
