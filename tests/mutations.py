@@ -232,6 +232,7 @@ EQUIVALENT = {
     },
     **{f"schema.sql block: not {row}.unreleased": "redundant for the same reason" for row in "er"},
     "unique_keys: r.finished_at is null": "redundant: what has expired is queued; for the index",
+    "insert_hooks: not is_unique": "a second insert of each, which its key drops: it costs an id",
     "pause_dying: d.pause_after is not null": "redundant: null is no number of runs; this one spares reading them",
     "pause_dying: o.namespace": "redundant: a job belongs to one namespace; this one helps the planner",
     "pause_dying: for": "a race: sessions that change the same rows in another order would wait for each other",
