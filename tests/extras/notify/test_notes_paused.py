@@ -98,7 +98,7 @@ def test_a_pause_is_told_again_of_its_own_job_and_of_no_other(
         "insert into yamlsched.notifications"
         " (namespace, target, subject, definition_id, since, told)"
         " select n, 'ops', s, d, now(), '{paused}' from (values"
-        " ('default', 'charge', %s), ('elsewhere', 'charge', null), ('default', 'other', null)"
+        " ('default', 'charge', %s), ('elsewhere', 'charge', null), ('default', 'another', null)"
         ") v (n, s, d)",
         [job],
     )
@@ -106,7 +106,7 @@ def test_a_pause_is_told_again_of_its_own_job_and_of_no_other(
     die(story, job)
 
     told = db.execute("select namespace, subject from yamlsched.notifications where told <> '{}'")
-    assert {tuple(row) for row in told} == {("elsewhere", "charge"), ("default", "other")}
+    assert {tuple(row) for row in told} == {("elsewhere", "charge"), ("default", "another")}
 
 
 def test_a_target_without_the_event_is_told_of_the_deaths_once(story: Story, job: int) -> None:
