@@ -13,7 +13,7 @@ from yamlsched.ask import health
 from yamlsched.ask.attention import problems
 from yamlsched.ask.health import HEALTHY_STATES, Health, JobHealth
 from yamlsched.ask.problem import Problem, Thresholds
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch
 from yamlsched.extras.web.pages.durations import Durations, of_week
 from yamlsched.extras.web.pages.nights import Day, skipped_by_pause, strips, summary
 from yamlsched.extras.web.visit import Page, Visit, finder
@@ -122,7 +122,7 @@ def show(visit: Visit) -> Home:
 
 
 def _pulse(visit: Visit) -> list[Hour]:
-    return fetch(visit.connection, Hour, load("report")["pulse"], {"namespace": visit.namespace})
+    return fetch(visit.connection, Hour, "report.pulse", namespace=visit.namespace)
 
 
 def _row(job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None) -> JobRow:
