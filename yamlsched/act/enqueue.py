@@ -25,9 +25,9 @@ from yamlsched.timetable.zones import zone
 
 @dataclass(frozen=True)
 class EnqueueResult:
-    """The run that an enqueue created or found, and ``why`` none was created. ``found_by`` is key or
-    unique, None of one that was created. ``pruned_at`` is set if it was pruned and only its key is
-    kept.
+    """The run that an enqueue created or found, and ``why`` none was created. ``found_by`` is key
+    or unique, None of one that was created. ``pruned_at`` is set if it was pruned and only its key
+    is kept.
 
     ``due`` is ``run_at`` for people: in UTC and in the job's time zone, and how a clock change
     affects what was given.
