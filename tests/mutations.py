@@ -232,6 +232,8 @@ EQUIVALENT = {
     },
     **{f"schema.sql block: not {row}.unreleased": "redundant for the same reason" for row in "er"},
     "unique_keys: r.finished_at is null": "redundant: what has expired is queued; for the index",
+    "promote: not yamlsched.has_open_child": "what waits looks again, and waits again",
+    "awaited: state = 'succeeded'": "of a job and a run that it enqueued, which are dead, the other one is named",
     "insert_hooks: not is_unique": "a second insert of each, which its key drops: it costs an id",
     "pause_dying: d.pause_after is not null": "redundant: null is no number of runs; this one spares reading them",
     "pause_dying: o.namespace": "redundant: a job belongs to one namespace; this one helps the planner",
