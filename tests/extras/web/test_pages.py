@@ -628,11 +628,16 @@ def test_the_chains_show_what_each_job_waits_for(own_page: tuple[Any, TestClient
         "insert into yamlsched.awaits (run_id, definition_id, slot) values (%s, %s, '2026-01-14 02:00+0')",
         [waiting, extract],
     )
+    a_job(db, "a_good_one", is_followed=True)
+    a_job(db, "behind_it", after=["a_good_one"])
 
     shown = words(page.get("/graph").text)
 
     assert f"waits for extract: run {died} is dead" in shown
-    assert re.search(r"dead extract .* waits └ load", shown)
+    assert re.search(
+        r"2 chains of 4 jobs .*dead 2 jobs: extract … load dead extract .* waits └ load", shown
+    )
+    assert re.search(r"load .*new 2 jobs: a_good_one … behind_it new a_good_one", shown)
 
 
 def test_the_page_of_a_job_says_in_words_when_it_runs_or_shows_its_next_slots(

@@ -105,7 +105,7 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
         "is_complete": view.found.is_complete,
     },
     "/why": _why,
-    "/graph": lambda view: {"jobs": [row.job for row in view.rows]},
+    "/graph": lambda view: {"jobs": [row.job for _, lines in view.chains for row in lines]},
     "/calendar": _calendar,
     "/files": lambda view: {
         "places": view.places,

@@ -8,12 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
+from itertools import groupby
 
 from yamlsched.db.query import fetch
 from yamlsched.extras.web.visit import Page, Visit
 
 MAX_DEPTH = 8
 """Deeper jobs are not indented further."""
+
+STATES = ("dead", "failed", "waits", "running", "queued", "cancelled", "new", "succeeded")
+"""The worst first: that of a chain is the worst of its jobs."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +36,37 @@ class ChainedJob:
 @dataclass(frozen=True)
 class ChainLine:
     """A line of the page. ``depth`` is how many jobs are before it, counted along its longest
-    chain.
+    chain; ``chain`` is the first name of what is connected with it.
     """
 
     job: ChainedJob
     depth: int
+    chain: str
+
+    @property
+    def state(self) -> str:
+        """One of ``STATES``."""
+        return "waits" if self.job.waits else self.job.status or "new"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The page: chain by chain, each job behind those that it follows."""
+    """The page: the worst chain first, each with its worst state and its jobs, each job behind those
+    that it follows.
+    """
 
-    rows: Sequence[ChainLine]
-    max_rows = 300
+    chains: Sequence[tuple[str, Sequence[ChainLine]]]
+    jobs: int
+    max_chains = 100
 
 
 def show(visit: Visit) -> Graph:
     jobs = fetch(visit.connection, ChainedJob, "follow.chains", namespace=visit.namespace)
-    return Graph(list(in_order({job.job_type: job for job in jobs})))
+    lines = in_order({job.job_type: job for job in jobs})
+    chains = [list(chain) for _, chain in groupby(lines, key=lambda line: line.chain)]
+    states = [(min((line.state for line in chain), key=STATES.index), chain) for chain in chains]
+    states.sort(key=lambda chain: STATES.index(chain[0]))
+    return Graph(states, len(jobs))
 
 
 def in_order(jobs: dict[str, ChainedJob]) -> Iterator[ChainLine]:
@@ -72,7 +89,7 @@ def in_order(jobs: dict[str, ChainedJob]) -> Iterator[ChainLine]:
         if len(joined) > 1:
             chains |= {other: first for other, chain in chains.items() if chain in joined}
     for name in sorted(depths, key=lambda name: (chains[name], depths[name], name)):
-        yield ChainLine(jobs[name], min(depths[name], MAX_DEPTH))
+        yield ChainLine(jobs[name], min(depths[name], MAX_DEPTH), chains[name])
 
 
 PAGE = Page("/graph", "graph.html", show)
