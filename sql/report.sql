@@ -122,22 +122,16 @@ order by o.started_at, o.id limit %(limit)s;
 -- name: pulse
 -- How many runs ended in each of the last 24 hours, and how many of them died. Each is counted to a
 -- thousand, by indexes alone.
-select h.at, ended.runs::integer, died.runs::integer as dead
+select h.at,
+       (select count(*)::integer
+        from (select from yamlsched.job_definitions d
+              cross join lateral (select from yamlsched.job_runs r
+                  where r.definition_id = d.id and r.finished_at >= h.at
+                    and r.finished_at < h.at + interval '1 hour' limit 1000) e
+              where d.namespace = %(namespace)s limit 1000) x) as runs,
+       (select count(*)::integer
+        from (select from yamlsched.job_runs r
+              where r.namespace = %(namespace)s and r.dead_at >= h.at
+                and r.dead_at < h.at + interval '1 hour' limit 1000) x) as dead
 from generate_series(date_trunc('hour', statement_timestamp()) - interval '23 hours',
-                     statement_timestamp(), interval '1 hour') as h (at)
-cross join lateral (
-    select count(*) as runs
-    from (select from yamlsched.job_definitions d
-          cross join lateral (select from yamlsched.job_runs r
-              where r.definition_id = d.id and r.finished_at >= h.at
-                and r.finished_at < h.at + interval '1 hour'
-              order by r.finished_at limit 1000) e
-          where d.namespace = %(namespace)s limit 1000) x
-) ended
-cross join lateral (
-    select count(*) as runs
-    from (select from yamlsched.job_runs r
-          where r.namespace = %(namespace)s and r.dead_at >= h.at
-            and r.dead_at < h.at + interval '1 hour' limit 1000) x
-) died
-order by h.at;
+                     statement_timestamp(), interval '1 hour') as h (at);

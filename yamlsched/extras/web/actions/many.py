@@ -17,12 +17,13 @@ from yamlsched.db.query import execute
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions import selection
 from yamlsched.extras.web.actions.retry import REASON
-from yamlsched.extras.web.ask.outlook import find
+from yamlsched.extras.web.ask.outlook import find, unchanged
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import bounded, count
 from yamlsched.extras.web.visit import Result, Visit
-from yamlsched.runs.lifecycle import Status
+from yamlsched.runs.lifecycle import Status, error_text, one_line
 from yamlsched.sync import definitions
+from yamlsched.timetable import times
 
 MAX_LISTED = 50
 STATES = {
@@ -124,6 +125,7 @@ def _outlook(visit: Visit, rows: Sequence[RunRow]) -> tuple[list[str], list[str]
         warnings.append(
             f'{text} With in_doubt="raise" {"it" if doubtful == 1 else "they"} will be dead again.'
         )
+    warnings += unchanged(visit.connection, visit.namespace, [row.id for row in rows])
     if off and len(off) < len(names):
         left = count(sum(row.job_type in off for row in rows), "run")
         warnings.append(
@@ -198,13 +200,19 @@ def _review(
         lines=[number, *lines, *_left_out(values, rows)],
         refusal=refusal or ("" if rows else f"There are no {what}."),
         heading="The runs",
-        listed=[
-            f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}"
-            for row in rows[:MAX_LISTED]
-        ],
+        listed=[_listed(row) for row in rows[:MAX_LISTED]],
         total=min(len(rows), selection.MAX_RUNS),
         change="" if values["runs"] else "Change the filter",
         **more,
+    )
+
+
+def _listed(row: RunRow) -> str:
+    """Return a run in words, of which the page makes a link, with when it ended and its error."""
+    at = f", {times.short_utc(row.finished_at)}" if row.finished_at else ""
+    error = error_text(row.error_type, row.last_error) if row.has_error else ""
+    return f"yamlsched show {row.id}: {row.job_type}{at}" + (
+        f", {one_line(error)}" if error else ""
     )
 
 
