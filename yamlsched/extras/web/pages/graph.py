@@ -51,8 +51,8 @@ class ChainLine:
 
 @dataclass(frozen=True)
 class Graph:
-    """The page: the worst chain first, each with its worst state and its jobs, each job behind those
-    that it follows.
+    """The worst chain first, each with its worst state and its jobs, each job behind those that it
+    follows.
     """
 
     chains: Sequence[tuple[str, Sequence[ChainLine]]]
