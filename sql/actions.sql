@@ -47,7 +47,8 @@ select r.id, r.namespace, r.job_type, r.status, r.attempts,
        c.now
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
-left join yamlsched.job_runs p on p.id = r.parent_id and r.hook is null
+left join lateral (
+    select o.* from yamlsched.job_runs o where o.id = r.parent_id offset 0) p on r.hook is null
 cross join lateral (select d.is_followed or exists (
     select from yamlsched.awaited_parents(array[p.id])) as is_awaited) i
 cross join (select :now as now) c
@@ -102,7 +103,8 @@ with clock as (
         dead_at      = null,
         updated_at   = c.now
     from judged j, yamlsched.job_definitions d, clock c
-    where r.id = j.id and d.id = r.definition_id and j.beside is null
+    where r.id = j.id and d.id = r.definition_id
+      and r.id = any (array(select w.id from judged w where w.beside is null))
 )
 select j.id, j.beside from judged j;
 

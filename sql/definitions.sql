@@ -149,16 +149,14 @@ where g.namespace = %(namespace)s and g.name = 'limit/' || l.name
 -- before its next slot: a run that waited for an old, longer spread would delay or skip the slots
 -- of the new cron expression.
 update yamlsched.job_runs r
-set run_at     = n.run_at,
-    late_at    = case when r.late_at is not null then n.run_at + d.start_within end,
+set (run_at, late_at) = (
+        select n.run_at, case when r.late_at is not null then n.run_at + d.start_within end
+        from (select least(r.scheduled_for + make_interval(secs => s.seconds),
+                           d.next_slot_at - interval '1 second') as run_at) n),
     updated_at = %(now)s
 from unnest(%(ids)s::bigint[], %(seconds)s::float8[]) as s (id, seconds)
 join yamlsched.job_definitions d on d.id = s.id
-cross join lateral (
-    select w.id, least(w.scheduled_for + make_interval(secs => s.seconds),
-                       d.next_slot_at - interval '1 second') as run_at
-    from yamlsched.job_runs w where w.definition_id = d.id and w.finished_at is null) n
-where r.id = n.id and r.definition_id = d.id
+where r.definition_id = d.id
   and r.finished_at is null
   and r.scheduled_for is not null
   and r.status = 'queued'

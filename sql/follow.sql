@@ -12,7 +12,9 @@ with a as (
            coalesce(u.waits_for, yamlsched.owed_slot(u.upstream, r.scheduled_for)) as slot
     from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[]) as u (key,
         upstream, waits_for)
-    join yamlsched.job_runs r on r.namespace = %(namespace)s and r.idempotency_key = u.key
+    cross join lateral (
+        select * from yamlsched.job_runs o
+        where o.namespace = %(namespace)s and o.idempotency_key = u.key offset 0) r
 ), awaited as (
     insert into yamlsched.awaits (run_id, definition_id, slot, outcome)
     select a.id, a.upstream, a.slot,
@@ -25,9 +27,10 @@ with a as (
     returning run_id, outcome
 )
 update yamlsched.job_runs r
-set unreleased = w.is_waiting, late_at = case when not w.is_waiting then r.late_at end
-from (select o.run_id, bool_or(o.outcome is null) as is_waiting from awaited o group by o.run_id) w
-where r.id = w.run_id;
+set unreleased = r.id in (select w.run_id from awaited w where w.outcome is null),
+    late_at = case when r.id not in (select w.run_id from awaited w where w.outcome is null)
+                   then r.late_at end
+where r.id = any (array(select w.run_id from awaited w));
 
 -- name: without_run
 -- Those of the slots that would wait for a slot without a run, and for which job. The rows are
@@ -85,26 +88,33 @@ cross join lateral (
 -- name: facts
 -- What decides about the runs: a row for each job that a run waits for, at least one for each run.
 -- Runs of a job whose slots exclude each other are not released while one that was released is
--- unfinished.
+-- unfinished. What a run waits for is found by its id ("offset 0"), whatever the statistics are.
+with job as materialized (
+    select d.*, exists (
+               select from yamlsched.permits p
+               where p.namespace = d.namespace and p.name = 'job/' || d.id) or exists (
+               select from yamlsched.job_runs o
+               where o.namespace = d.namespace and o.definition_id = d.id
+                 and o.finished_at is null and o.exclusive and not o.unreleased) as is_busy,
+           yamlsched.is_closed(d, c.now) as is_closed, c.now
+    from (select :now as now) c
+    cross join yamlsched.job_definitions d
+    where d.id = any (array(select r.definition_id from yamlsched.job_runs r
+                            where r.id = any (%(ids)s::bigint[])))
+)
 select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.blocked_on,
-       d.job_type, d.overlap, d.catchup,
-       d.catchup_window, d.on_upstream_failure, d.schedule, d.timezone, d.effective_from,
-       yamlsched.is_closed(d, c.now) as is_closed,
-       exists (
-           select from yamlsched.permits p
-           where p.namespace = d.namespace and p.name = 'job/' || d.id) or exists (
-           select from yamlsched.job_runs o
-           where o.namespace = r.namespace and o.definition_id = d.id and o.finished_at is null
-             and o.exclusive
-             and not o.unreleased) as is_busy,
-       a.definition_id as upstream_id, coalesce(o.job_type, f.job_type) as upstream, u.*, c.now
-from (select :now as now) c
-cross join yamlsched.job_runs r
-join yamlsched.job_definitions d on d.id = r.definition_id
-left join yamlsched.awaits a on a.run_id = r.id and a.outcome is null
+       j.job_type, j.overlap, j.catchup, j.catchup_window, j.on_upstream_failure, j.schedule,
+       j.timezone, j.effective_from, j.is_closed, j.is_busy, a.definition_id as upstream_id,
+       coalesce((select o.job_type from yamlsched.job_runs o where o.id = u.run_id), f.job_type)
+           as upstream,
+       u.*, j.now
+from yamlsched.job_runs r
+join job j on j.id = r.definition_id
+left join lateral (
+    select w as awaits, w.* from yamlsched.awaits w where w.run_id = r.id offset 0) a
+  on a.outcome is null
 left join yamlsched.job_definitions f on f.id = a.definition_id
-left join lateral yamlsched.awaited(a, c.now) u on a.run_id is not null
-left join yamlsched.job_runs o on o.id = u.run_id
+left join lateral yamlsched.awaited(a.awaits, j.now) u on a.run_id is not null
 where r.id = any (%(ids)s::bigint[])
 order by r.definition_id, r.scheduled_for, r.id, f.job_type;
 

@@ -28,9 +28,9 @@ with held as materialized (
           and r.finished_at < case r.status when 'succeeded' then %(succeeded)s::timestamptz
                                             when 'dead' then %(dead)s::timestamptz
                                             else %(cancelled)s::timestamptz end
-          and not exists (select from yamlsched.job_runs h
-                          where h.parent_id = r.id and h.hook is not null
-                            and h.finished_at is null)
+          and (select h.id from yamlsched.job_runs h      -- a probe for each run
+               where h.parent_id = r.id and h.hook is not null and h.finished_at is null
+               limit 1) is null
           and not (d.is_followed and coalesce(r.scheduled_for >= d.last_slot_at, false))
           and not (d.is_followed and yamlsched.is_awaited(r))
           and not (r.parent_id is not null and r.hook is null and exists (

@@ -153,17 +153,17 @@ with clock as materialized (
     on conflict (run_id, attempt) do nothing
 ), unlocked as (
     update yamlsched.job_runs r set locked_until = null
-    from picked p where r.id = p.id and not p.is_lost
+    where r.id = any (array(select p.id from picked p where not p.is_lost))
 ), ended as (
     update yamlsched.job_runs r
-    set status = case when p.is_last then 'dead' else 'failed' end, blocked_on = null,
-        locked_until = null,
-        finished_at = case when p.is_last then c.now end,
-        dead_at = case when p.is_last then c.now end,
+    set status = case when r.attempts >= r.max_attempts then 'dead' else 'failed' end,
+        blocked_on = null, locked_until = null,
+        finished_at = case when r.attempts >= r.max_attempts then c.now end,
+        dead_at = case when r.attempts >= r.max_attempts then c.now end,
         failed_at = c.now, updated_at = c.now, last_error = %(lost_error)s,
         error_type = %(lost_type)s
-    from picked p, clock c
-    where r.id = p.id and p.is_lost
+    from clock c
+    where r.id = any (array(select p.id from picked p where p.is_lost))
 )
 select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.attempts as attempt,
        p.max_attempts, '{}' as payload, false as is_catchup, 0::float8 as lease, p.locked_by,

@@ -5,6 +5,7 @@ Whatever a plan expects, a statement that works on a thousand rows must not comp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from support.project import Project, a_project
+from yamlsched.db.query import load
+from yamlsched.runs.lifecycle import LOST_WORKER
 
 RUNS = 1_500
 
@@ -89,3 +92,98 @@ def test_a_drain_of_many_runs_beside_statistics_of_empty_tables(
 
     assert "database.failed" not in worker.text
     assert project.statuses() == statuses
+
+
+FEW = 500
+"""Runs of one statement; with each compared with each, a plan reads a quarter of a million rows."""
+SLOT = "date_trunc('minute', now()) - n * interval '1 minute'"
+ENDED = {"finished_at": "now() - interval '1 year'", "status": "'succeeded'"}
+
+
+def fill(project: Project, job: str, **columns: str) -> list[int]:
+    """Insert runs of ``job``, whose ``columns`` are SQL that may name their number ``n``."""
+    rows = project.db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts"
+        f"{''.join(f', {name}' for name in columns)}) "
+        "select d.namespace, d.id, d.job_type, now() + interval '1 hour', 3"
+        f"{''.join(f', {value}' for value in columns.values())} "
+        f"from yamlsched.job_definitions d, generate_series(1, {FEW}) n where d.job_type = %s "
+        "returning id".encode(),
+        [job],
+    )
+    return [row.id for row in rows]
+
+
+def rows_read(plan: dict[str, Any]) -> float:
+    """Return how many rows the parts of a plan returned and removed, in all of their loops."""
+    each = sum(n for what, n in plan.items() if what.startswith("Rows Removed"))
+    parts = sum(rows_read(part) for part in plan.get("Plans", []))
+    return (plan["Actual Rows"] + each) * plan["Actual Loops"] + parts
+
+
+def parameters_of(project: Project, statement: str) -> dict[str, Any]:
+    """Insert what ``statement`` works on, and return its parameters."""
+    jobs = project.db.execute("select id from yamlsched.job_definitions order by job_type")
+    _, job, up = (row.id for row in jobs)
+    match statement:
+        case "definitions.apply_spread":
+            fill(project, "job", scheduled_for=SLOT)
+            return {"ids": [job], "seconds": [60.0]}
+        case "follow.await":
+            fill(project, "job", scheduled_for=SLOT, idempotency_key="'job' || n")
+            keys = [f"job{n}" for n in range(1, FEW + 1)]
+            return {"key": keys, "upstream": [up] * FEW, "slot": ["2026-01-01Z"] * FEW}
+        case "follow.facts":
+            fill(project, "up", scheduled_for=SLOT, **ENDED)
+            runs = fill(project, "job", scheduled_for=SLOT, unreleased="true", exclusive="true")
+            project.db.execute(
+                "insert into yamlsched.awaits (run_id, definition_id, slot) "
+                "select r.id, %s, r.scheduled_for from yamlsched.job_runs r where r.unreleased",
+                [up],
+            )
+            return {"ids": runs}
+        case "runs.reclaim":
+            lost = {"locked_until": "now() - interval '1 m'", "locked_by": "'w'", "attempts": "3"}
+            fill(project, "job", status="'running'", **lost)
+            project.db.execute("update yamlsched.job_runs set run_at = now() - interval '1 h'")
+            return {"held": [], "most": None, "now": None, **LOST_WORKER}
+        case "retention.hold_runs":
+            parents = fill(project, "job", **ENDED)
+            fill(project, "hook", hook="'succeeded'", parent_id=f"{parents[0] - 1} + n", **ENDED)
+            before = dict.fromkeys(("succeeded", "dead", "cancelled"), "2100-01-01Z")
+            return {**before, "definition": 0, "from": "-infinity", "limit": FEW}
+    runs = fill(project, "job", **{**ENDED, "status": "'cancelled'"})
+    batch = {"ids": runs[: FEW // 5], "expected": ["cancelled"]}
+    return {**batch, "force": False, "payload": None}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "actions.run_states",
+        "actions.retry",
+        "definitions.apply_spread",
+        "follow.await",
+        "follow.facts",
+        "retention.hold_runs",
+        "runs.reclaim",
+    ],
+)
+def test_a_statement_does_not_compare_each_run_with_each(project: Project, statement: str) -> None:
+    project.sync(
+        up={"handler": "support.handlers.nothing", "cron": "* * * * *"},
+        job={"handler": "support.handlers.nothing", "cron": "* * * * *", "after": ["up"]},
+        hook={"handler": "support.handlers.nothing"},
+    )
+    abort_and_analyze(project)
+    given = {"namespace": "default", "now": "2026-01-01Z", **parameters_of(project, statement)}
+    for setting in ("seqscan", "hashjoin", "mergejoin"):
+        if statement in ("definitions.apply_spread", "follow.await"):  # see slots.start_batch
+            project.db.execute(f"set enable_{setting} = off".encode())
+
+    file, name = statement.split(".")
+    explained = project.db.execute(b"explain (analyze, format json) " + load(file)[name], given)
+
+    [[text]] = explained.fetchall()
+    [plan] = text if isinstance(text, list) else json.loads(text)
+    assert 0 < rows_read(plan["Plan"]) < 60 * FEW
