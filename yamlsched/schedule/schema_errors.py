@@ -39,6 +39,7 @@ TYPES = {
 SYNONYMS = {
     "args": "payload",
     "attempts": "max_attempts",
+    "calendar": "skip_on",
     "cmd": "command",
     "concurrency": "overlap",
     "depends_on": "after",
@@ -96,6 +97,12 @@ MISSING = {
     "by": "Add the keys of the payload to compare, for example by: [tenant_id]; by: [] for none.",
 }
 """What to do about each required key."""
+MAPPINGS = {
+    "backoff": "Write for example backoff: {policy: exponential, delay: 1m}",
+    "output": MISSING["keep"],
+    "unique": "Write unique: {by: [tenant_id]}; by: [] compares no keys.",
+}
+"""How to write a mapping for which another type was found, by its key."""
 
 
 def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
@@ -153,8 +160,8 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
             return f"Write a mapping, with the values that differ: {{{entries}}}"
         if path == ("jobs",):
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
-        if path[-1:] == ("output",):
-            return MISSING["keep"]
+        if path and path[-1] in MAPPINGS and path[-2:-1] != ("jobs",):
+            return MAPPINGS[str(path[-1])]
         if len(path) == 2 and path[0] == "limits":
             most = value if isinstance(value, int) and not isinstance(value, bool) else 2
             return f"Write {path[1]}: {{max: {most}}}"
