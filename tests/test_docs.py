@@ -144,10 +144,6 @@ def test_the_page_of_guarantees_counts_them() -> None:
     assert "yamlsched makes ten guarantees." in text
 
 
-def test_the_changelog_names_a_section_about_stability() -> None:
-    assert "docs/support.md#what-is-stable" in (ROOT / "CHANGELOG.md").read_text("utf-8")
-
-
 def test_every_address_of_the_repository_is_the_one_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     repository = project["urls"]["Repository"]
