@@ -135,6 +135,15 @@ def test_a_problem_has_a_button_for_what_helps(page: TestClient, db: Any) -> Non
     assert "Retry 2 dead runs of purge" in words(page.get(retry.replace("&amp;", "&")).text)
 
 
+def test_a_calendar_that_has_ended_is_edited_in_the_file(page: TestClient, db: Any) -> None:
+    ended = '[{"name": "closed", "dates": ["2020-01-01"], "until": "2020-12-31"}]'
+    a_job(db, "purge", skip_on=ended)
+
+    shown = words(page.get("/").text)
+
+    assert "In schedules.yaml: add the next dates and a later until to it" in shown
+
+
 def test_dead_runs_are_counted_by_the_hour_in_which_they_died(page: TestClient, db: Any) -> None:
     # given an outage between two and three, and what died around it
     purge, mail = a_job(db, "purge", owner="shop"), a_job(db, "mail", owner="crm")
