@@ -25,7 +25,7 @@ ROOMS = {
 MAX_COLUMNS = 100
 
 CAPS = {
-    "engine": 148_589,
+    "engine": 148_615,
     "tools": 61_651,
     "extras": 117_000,
     "web": 49_000,

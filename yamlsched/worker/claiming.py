@@ -239,6 +239,7 @@ async def release_claim(
     connection: AsyncConnection,
     namespace: str,
     token: str,
+    now: datetime | None = None,
 ) -> int:
     """Release, at no cost, what a claim took whose answer never arrived; return how many runs that
     were.
@@ -248,7 +249,7 @@ async def release_claim(
     cursor = await execute(connection, "runs.running_under", namespace=namespace, token=token)
     unknown = ClaimedRun(0, "", None, None, 0, 1, "{}", False, 0.0, token)
     runs = [unknown._replace(**row._asdict()) for row in await cursor.fetchall()]
-    return len(await finish(connection, namespace, [(run, released(run)) for run in runs]))
+    return len(await finish(connection, namespace, [(run, released(run)) for run in runs], now))
 
 
 def scope(

@@ -152,6 +152,7 @@ def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
 async def heartbeat(
     connection: AsyncConnection,
     runs: Sequence[ClaimedRun],
+    now: datetime | None = None,
 ) -> set[int]:
     """Renew the leases of ``runs``, each for its own duration; return the ids of those that are
     still ours.
@@ -159,7 +160,7 @@ async def heartbeat(
     renewed: set[int] = set()
     for lease in {run.lease for run in runs}:
         held = fence(run for run in runs if run.lease == lease)
-        cursor = await execute(connection, "runs.heartbeat", **held, lease=lease, now=None)
+        cursor = await execute(connection, "runs.heartbeat", **held, lease=lease, now=now)
         renewed.update(row.id for row in await cursor.fetchall())
     return renewed
 
@@ -233,6 +234,7 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
 async def keep_outputs(
     connection: AsyncConnection,
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
+    now: datetime | None = None,
 ) -> None:
     """Write only what the attempts of ``outcomes`` printed, if that is kept and their runs exist,
     and used.
@@ -242,7 +244,7 @@ async def keep_outputs(
         "outputs": [o.output for _, o in outcomes],
         "omitted": array(o.omitted_bytes for _, o in outcomes),
     }
-    await execute(connection, "runs.keep_outputs", **parameters, now=None)
+    await execute(connection, "runs.keep_outputs", **parameters, now=now)
     await execute(
         connection, "runs.note_usage", **parameters, **_usages(o.usage for _, o in outcomes)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import signal
 import socket
@@ -632,42 +631,6 @@ def test_systemd_is_notified_when_the_loop_is_ready_alive_and_stopping(project: 
 
         assert received == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
         until(lambda: systemd.recv(100) == b"STOPPING=1")
-
-
-# -- progress
-
-
-def test_work_shows_a_live_line_on_a_terminal_and_none_elsewhere(project: Project) -> None:
-    project.sync(waits_for_file={})
-    [run] = project.enqueue("waits_for_file")
-    controller, terminal = pty.openpty()
-    seen = bytearray()
-    reader = threading.Thread(target=_collect, args=(controller, seen))
-    reader.start()
-
-    process = project.start(
-        "work", before=f"import os; os.dup2(os.open({os.ttyname(terminal)!r}, os.O_RDWR), 2)"
-    )
-    project.until_started(run)
-    until(lambda: b"1 running, 0 due" in seen)
-    project.touch("go")
-
-    assert process.wait() == 0
-    until(lambda: b"attempt.succeeded" in seen)
-    os.close(terminal)
-    reader.join()
-    os.close(controller)
-    assert bytes(seen).endswith(b"\r\x1b[K")
-
-    assert "running" not in project.work().text
-
-
-def _collect(descriptor: int, seen: bytearray) -> None:
-    while True:
-        try:
-            seen += os.read(descriptor, 1 << 16)
-        except OSError:
-            return
 
 
 def test_no_process_is_left_behind(project: Project) -> None:
