@@ -220,7 +220,7 @@ def test_each_end_of_a_coroutine_is_the_end_of_its_own_attempt_and_of_no_other(
             or message in f"{row.error_type}: {row.last_error}"
             or message in row.last_error
         )
-    assert 'it has no parameter "where"' in error(project, misfit)
+    assert 'has no parameter "where"' in error(project, misfit)
     assert "not_async is not an async def, which a queue with mode: async requires" in error(
         project, sync
     )

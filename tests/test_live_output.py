@@ -156,7 +156,10 @@ def test_a_run_is_followed_through_its_attempts_until_it_ends(project: Project) 
 
     # when it runs, and is retried
     project.start("work")
-    until(lambda: "first" in out.read_text(), "the follower has printed what the attempt did")
+    until(
+        lambda: out.exists() and "first" in out.read_text(),
+        "the follower has printed what the attempt did",
+    )
     project.touch("go")
 
     # then it has printed each line once, and exits when the run is dead
