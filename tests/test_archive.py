@@ -509,7 +509,7 @@ def test_a_host_whose_file_names_no_archive_leaves_pruning_to_others(
     (tmp_path / "schedules.yaml").write_text(FILE.replace(", archive: kept", ""))
     # another file is in use, of another host
     db.execute(
-        "insert into yamlsched.files select namespace, %s, '', now(), now() from yamlsched.namespaces",
+        "insert into yamlsched.files select namespace, %s, '', now() from yamlsched.namespaces",
         [hashlib.sha256((tmp_path / "schedules.yaml").read_bytes()).hexdigest()],
     )
     db.execute("update yamlsched.namespaces set hash = %s", ["0" * 64])
