@@ -135,7 +135,7 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
     for name, entries in sorted(by_job.items()):
         entry = entries[0]
         places = join_first([each.place for each in entries], MAX_NAMES)
-        remedy = "install it or set it where workers run, or correct schedules.yaml"
+        remedy = "set the variable, or install what is missing, there; or correct schedules.yaml"
         since = rfc3339(entry.since, "seconds")
         what = f"no host can start job {name}: {entry.reason}, on {places} since {since}"
         if able := entry.able_but_down(health.now):
