@@ -1998,10 +1998,10 @@ $$;
 -- Since which revision of the code the runs of a job fail, in words; null if they do not, or if
 -- that is the revision of the last run that succeeded. Runs are counted up to a thousand.
 create function yamlsched.what_changed(job bigint) returns text
-    language sql stable
+    language sql stable set enable_sort = off    -- of the history, the latest success
 as $$
-    select format('fails since revision %s, %s ago; last good %s', bad.revision,
-                  case bad.runs when 1 then '1 run' else bad.runs || ' runs' end, good.revision)
+    select format('fails since revision %s, %s run%s ago; last good %s', bad.revision, bad.runs,
+                  case when bad.runs > 1 then 's' end, good.revision)
     from (select r.finished_at, r.revision from yamlsched.job_runs r
           where r.definition_id = job and r.finished_at is not null and r.status = 'succeeded'
           order by r.finished_at desc limit 1) good

@@ -14,6 +14,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from support.project import Project, a_project
+from support.rows import a_job
+from yamlsched import db as store
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import LOST_WORKER
 
@@ -187,3 +189,25 @@ def test_a_statement_does_not_compare_each_run_with_each(project: Project, state
     [[text]] = explained.fetchall()
     [plan] = text if isinstance(text, list) else json.loads(text)
     assert 0 < rows_read(plan["Plan"]) < 60 * FEW
+
+
+def test_what_changed_of_a_job_reads_its_latest_success_and_no_other(own_dsn: str) -> None:
+    # given a long history in a table that was never analyzed
+    with store.connect(own_dsn) as db:
+        db.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
+        db.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, status,"
+            " attempts, max_attempts, finished_at, revision)"
+            " select 'default', %s, 'purge', now(), 'succeeded', 1, 5,"
+            " now() - n * interval '1 s', 'A' from generate_series(1, 20000) n",
+            [a_job(db)],
+        )
+
+        with db.transaction():
+            db.execute("select yamlsched.what_changed(id) from yamlsched.job_definitions")
+            found: Any = db.execute(
+                "select seq_tup_read + idx_tup_fetch as rows from pg_stat_xact_user_tables"
+                " where relname = 'job_runs'"
+            ).fetchone()
+
+    assert found.rows <= 10

@@ -42,7 +42,7 @@ CAPS = {
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "long lines": 0,
-    "sql": 205_540,
+    "sql": 205_551,
     "longest statement": 60,
     "templates, script and style": 2_200,
 }
