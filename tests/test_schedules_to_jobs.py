@@ -189,8 +189,6 @@ def test_aliases_and_merge_keys_are_replaced_by_their_values():
         ("True", True),
         ("=", "="),
         ("'1'", "1"),
-        ("!!str 1", "1"),
-        ("!!int '1'", 1),
         ("<<", "<<"),
     ],
 )
@@ -207,7 +205,7 @@ HUGE = {
     "fraction": "1" * 5000 + ".5",
     "long fraction": "0." + "0" * 1_000_000 + "1",
     "exponent": "1e99999999999",
-    "just too large": str(2**10_000),
+    "just too large": "1" * 1001,
 }
 
 
@@ -234,9 +232,7 @@ def test_a_version_that_cannot_be_stored_is_an_error(number: str):
     assert codes(f"version: {number}\njobs: {{}}\n") == ["YS009"]
 
 
-@pytest.mark.parametrize(
-    "number", [2**10_000 - 1, -(2**10_000) + 1, 1.7976931348623157e308, 5e-324]
-)
+@pytest.mark.parametrize("number", [10**1000 - 1, -(10**999) + 1, 1.7976931348623157e308, 5e-324])
 def test_the_largest_numbers_are_read_and_can_be_stored(number: float):
     payload = the_job(f"payload: {{n: {number}}}").payload
 

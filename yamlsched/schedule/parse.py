@@ -16,9 +16,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from yamlsched.jsonb import MAX_INTEGER_BITS
 from yamlsched.schedule import yaml_errors
-from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings
+from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import BAD, Node, Span
 from yamlsched.schedule.source import Part
 from yamlsched.text import quoted
@@ -28,19 +27,16 @@ MAX_EXPANDED_SIZE = 1_000_000
 """At most this many values may be reached through aliases and merge keys, each counted as often as
 it is used.
 """
-MAX_NUMBER_CHARS = 4_000
-"""Python raises for integers of 4,300 digits."""
+MAX_NUMBER_CHARS = 1_000
 CHARS_PER_UNIT = 64
 """A string counts as one value, and as one more for each of these."""
-
-EXIT_CODE_MAPPING = ["exit_codes", "retry_after"]
-"""The keys that lead to the one mapping whose keys may be numbers."""
 
 EventParser = getattr(yaml, "CLoader", yaml.Loader)
 
 INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-NOT_JSON = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+FLOAT = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 WORDS |= {
@@ -49,14 +45,8 @@ WORDS |= {
     for word in (f"{value}", f"{value}".lower(), f"{value}".upper())
 }
 FIRST_OF_NUMBER = frozenset("+-.0123456789")
-CORE = "tag:yaml.org,2002:"
-TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
-
-PROPERTIES = re.compile(r"([&!][^\s]*\s*)*")
-"""The anchor and the tag in front of a value."""
-BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
-"""The line of ``|`` or ``>`` in front of a block scalar."""
-TAG = re.compile(r"[^\s,\[\]{}]*")
+CORE_TAG = "tag:yaml.org,2002:"
+ANCHOR = re.compile(r"&\S+\s+")
 
 
 def parse(findings: Findings, part: Part | None = None) -> Node | None:
@@ -72,7 +62,7 @@ def parse(findings: Findings, part: Part | None = None) -> Node | None:
         return _Builder(findings, part).document()
     except _Stop:
         return None
-    except yaml.YAMLError as error:
+    except yaml.MarkedYAMLError as error:
         yaml_errors.translate_error(error, part, findings)
         return None
 
@@ -92,9 +82,8 @@ class _Open:
     nodes: list[Node] = field(default_factory=list)
 
     @property
-    def key(self) -> Any:
-        """The key whose value is being read; None in a list, or at a key."""
-        return self.nodes[-1].value if self.is_mapping and len(self.nodes) % 2 else None
+    def is_at_key(self) -> bool:
+        return self.is_mapping and len(self.nodes) % 2 == 0
 
 
 class _Builder:
@@ -102,8 +91,7 @@ class _Builder:
         self.findings = findings
         self.part = part
         self.text = findings.source.text
-        self.anchors: dict[str, Node | None] = {}
-        """The value of each anchor; None while it is being parsed."""
+        self.anchors: dict[str, Node] = {}
         self.expanded_size = 0
 
     def stop(self, span: Span, code: str, message: str, remedy: str) -> NoReturn:
@@ -119,14 +107,14 @@ class _Builder:
             while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):
                 kind = type(event)
                 if kind is yaml.ScalarEvent:
-                    node = self.scalar(event)
+                    node = self.scalar(event, bool(stack) and stack[-1].is_at_key)
                 elif kind is yaml.AliasEvent:
                     node = self.alias(event, len(stack))
                 elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
                     stack.append(self.open(event, len(stack)))
                     continue
                 elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-                    node = self.close(stack.pop(), self.span(event)[1], stack)
+                    node = self.close(stack.pop(), self.span(event)[1])
                 else:
                     if kind is yaml.DocumentStartEvent and root is not None:
                         start, message = self.span(event)[0], "a second document starts here"
@@ -140,11 +128,9 @@ class _Builder:
                     root = node
         finally:
             parser.dispose()
-        if root is None or (root.value is None and not root.has_errors and root.start == root.end):
-            remedy = 'For a file without jobs, write "version: 1" and "jobs: {}".'
-            if self.part.start > 0:
-                remedy = 'For an included file without jobs, write "jobs: {}".'
+        if root is None or root.value is None:
             start = self.part.start
+            remedy = 'Write "jobs: {}", in the main file below "version: 1".'
             self.stop((start, start), "YS012", "the file is empty", remedy)
         return root
 
@@ -153,19 +139,17 @@ class _Builder:
         start = self.part.start
         return start + event.start_mark.index, start + event.end_mark.index
 
-    def scalar(self, event: Any) -> Node:
+    def scalar(self, event: Any, is_key: bool) -> Node:
+        """Return a scalar. A key is a string as it is written, as in JSON: 404 is "404"."""
         text, style = event.value, event.style
         start, end = self.span(event)
-        if event.anchor is not None or event.tag is not None:
-            start = self.skip(PROPERTIES, start, end)
-        if style in (">", "|"):
-            start = self.skip(BLOCK_HEADER, start, end)
+        if event.anchor is not None:
+            start = min(self.after_anchor(start), end)
+        value: Any = BAD
         if event.tag is not None:
-            value = self.tagged(event, text, (start, end))
-        elif style or not event.implicit[0]:
-            value = text
+            self.reject_tag(event)
         else:
-            value = self.resolve(text, (start, end))
+            value = text if style or is_key else self.resolve(text, (start, end))
         if type(value) is str and "\0" in value:
             message = "a string with a NUL character cannot be stored"
             self.findings.error_at((start, end), "YS003", message, "Remove it.")
@@ -175,10 +159,9 @@ class _Builder:
             self.anchors[event.anchor] = node
         return node
 
-    def skip(self, pattern: re.Pattern[str], start: int, end: int) -> int:
-        """Return the offset after ``pattern``, which matches everywhere, at most ``end``."""
-        match = pattern.match(self.text, start)
-        return min(match.end(), end) if match else start
+    def after_anchor(self, start: int) -> int:
+        match = ANCHOR.match(self.text, start)
+        return match.end() if match else start
 
     def resolve(self, text: str, span: Span) -> Any:
         """Return the value of a plain scalar."""
@@ -187,71 +170,36 @@ class _Builder:
         if text[0] not in FIRST_OF_NUMBER:
             return text
         if LEADING_ZERO.fullmatch(text):
-            decimal = quoted(text.lstrip("+-0") or "0")[1:-1]
-            other = (
-                f"the octal {int(text, 8)}"
-                if re.fullmatch("[-+]?[0-7]{1,40}", text)
-                else "a string"
-            )
-            message = (
-                f"{quoted(text)[1:-1]} starts with a zero: some tools read {decimal}, others"
-                f" {other}"
-            )
-            self.findings.error_at(
-                span, "YS008", message, "Write it without the zero, or in quotes if it is a string."
-            )
+            message = f"{quoted(text)[1:-1]} starts with a zero: some tools read an octal number"
+            remedy = "Write it without the zero, or in quotes if it is a string."
+            self.findings.error_at(span, "YS008", message, remedy)
             return BAD
         is_integer = INTEGER.fullmatch(text) is not None
-        if is_integer or FLOAT.fullmatch(text):
-            number = _number(text, is_integer)
-            if number is None:
-                message = f"the number {quoted(text)[1:-1]} is too large"
-                self.findings.error_at(span, "YS009", message, "Write it in quotes.")
-                return BAD
-            return number
-        if NOT_JSON.fullmatch(text):
-            self.findings.error_at(
-                span, "YS009", f"{text} is not a valid JSON number", "Write a finite number."
-            )
-            return BAD
-        return text
-
-    def tagged(self, event: Any, text: str, span: Span) -> Any:
-        if event.tag in ("!", CORE + "str"):
+        if not is_integer and not FLOAT.fullmatch(text):
             return text
-        core = event.tag.removeprefix(CORE)
-        if core not in TYPES:
-            self.reject_tag(event)
+        number = _number(text, is_integer)
+        if number is None:
+            message = f"{quoted(text)[1:-1]} is not a number that JSON can store"
+            self.findings.error_at(span, "YS009", message, "Write another number, or add quotes.")
             return BAD
-        value = self.resolve(text, span)
-        if value is not BAD and type(value) is not TYPES[core]:
-            message = f"{quoted(text)} does not match its tag !!{core}"
-            self.findings.error_at(span, "YS010", message, "Remove the tag, or change the value.")
-            return BAD
-        return value
+        return number
 
     def reject_tag(self, event: Any) -> None:
         start, _ = self.span(event)
-        if event.anchor is not None and self.text[start] == "&":
-            start = self.text.find("!", start)
-        end = self.skip(TAG, start, self.part.end)
-        written = quoted(self.text[start:end])[1:-1]
-        self.findings.error_at(
-            (start, end), "YS010", f"the tag {written} is not supported", "Remove the tag."
-        )
+        start = self.text.find("!", start)
+        written = event.tag.replace(CORE_TAG, "!!")
+        message = f"the tag {quoted(written)[1:-1]} is not supported"
+        remedy = "Remove it. Put the value in quotes if it is a string."
+        self.findings.error_at((start, start + len(written)), "YS010", message, remedy)
 
     def alias(self, event: Any, depth: int) -> Node:
         name, span = event.anchor, self.span(event)
-        if name not in self.anchors:
-            known = [anchor for anchor, node in self.anchors.items() if node is not None][
-                :MAX_DIAGNOSTICS
-            ]
-            yaml_errors.report_unknown_alias(name, span, known, self.findings)
-            return Node(BAD, *span)
-        target = self.anchors[name]
+        target = self.anchors.get(name)
         if target is None:
-            message = f"the alias *{name} is inside &{name}, which makes it self-referencing"
-            self.findings.error_at(span, "YS014", message, "Remove the alias, or move it out.")
+            if yaml_errors.is_unquoted_cron(self.text, span[0]):
+                yaml_errors.report_unquoted(span[0], self.findings)
+                raise _Stop
+            yaml_errors.report_unknown_alias(name, span, self.anchors, self.findings)
             return Node(BAD, *span)
         self.expanded_size += target.size
         if self.expanded_size > MAX_EXPANDED_SIZE:
@@ -262,29 +210,26 @@ class _Builder:
 
     def check_depth(self, depth: int, span: Span) -> None:
         if depth > MAX_DEPTH:
-            self.stop(
-                span, "YS013", f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting."
-            )
+            message = f"nested more than {MAX_DEPTH} levels deep"
+            self.stop(span, "YS013", message, "Reduce the nesting.")
 
     def open(self, event: Any, depth: int) -> _Open:
         start, _ = self.span(event)
         self.check_depth(depth + 1, (start, start + 1))
-        is_mapping = type(event) is yaml.MappingStartEvent
         if event.anchor is not None:
-            self.anchors[event.anchor] = None
-        has_errors = event.tag not in (None, "!", CORE + ("map" if is_mapping else "seq"))
-        if has_errors:
+            self.anchors.pop(event.anchor, None)  # inside of itself, no alias can lead to it
+            start = self.after_anchor(start)
+        if event.tag is not None:
             self.reject_tag(event)
-        if event.anchor is not None or event.tag is not None:
-            start = self.skip(PROPERTIES, start, self.part.end)
-        return _Open(is_mapping, start, event.anchor, has_errors)
+        is_mapping = type(event) is yaml.MappingStartEvent
+        return _Open(is_mapping, start, event.anchor, event.tag is not None)
 
-    def close(self, opened: _Open, end: int, stack: list[_Open]) -> Node:
-        """Return the node of a collection that has ended; ``stack`` has those around it."""
+    def close(self, opened: _Open, end: int) -> Node:
+        """Return the node of a collection that has ended."""
         nodes = opened.nodes
         node = Node(nodes, opened.start, end, size=1 + sum(n.size for n in nodes))
         if opened.is_mapping:
-            node.value = self.mapping(nodes, stack)
+            node.value = self.mapping(nodes)
         node.height = 1 + max((n.height for n in nodes), default=0)
         node.has_errors = any(n.has_errors for n in nodes)
         if opened.has_errors:
@@ -293,7 +238,7 @@ class _Builder:
             self.anchors[opened.anchor] = node
         return node
 
-    def mapping(self, nodes: list[Node], stack: list[_Open]) -> dict[str, Node]:
+    def mapping(self, nodes: list[Node]) -> dict[str, Node]:
         """Return the values by their keys. Keys of the mapping itself win over those of a merge
         key.
         """
@@ -302,9 +247,7 @@ class _Builder:
         for key, item in zip(nodes[::2], nodes[1::2], strict=True):
             name = key.value
             item.key = key
-            if type(name) is int and [opened.key for opened in stack[-2:]] == EXIT_CODE_MAPPING:
-                key.value = name = str(name)
-            if type(name) is not str:
+            if type(name) is not str or not (name or key.style):
                 if name is not BAD:
                     yaml_errors.report_invalid_key(key, self.findings)
                 key.has_errors = True
@@ -330,26 +273,17 @@ class _Builder:
                     if name not in values:
                         values[name] = item.aliased(at)
             elif source.value is not BAD:
-                span = (
-                    source.span
-                    if source.alias_at is None
-                    else (source.alias_at, source.alias_at + 1)
-                )
                 message = "the merge key << needs a mapping, or a list of mappings"
-                self.findings.error_at(
-                    span, "YS015", message, "Write <<: *name with the anchor of a mapping."
-                )
+                remedy = "Write <<: *name with the anchor of a mapping."
+                self.findings.error_at((at, at + 2), "YS015", message, remedy)
                 merged.has_errors = True
 
 
 def _number(text: str, is_integer: bool) -> int | float | None:
-    """Return the number that ``text`` writes; None for one that Python or PostgreSQL
-    cannot store.
-    """
+    """Return the number that ``text`` writes; None for one that cannot be stored."""
     if len(text) > MAX_NUMBER_CHARS:
         return None
-    if not is_integer:
-        number = float(text)
-        return number if math.isfinite(number) else None
-    integer = int(text, 0) if text[:2] in ("0x", "0o") else int(text)
-    return integer if integer.bit_length() <= MAX_INTEGER_BITS else None
+    if is_integer:
+        return int(text, 0)
+    number = math.nan if "n" in text.lower() else float(text)
+    return number if math.isfinite(number) else None

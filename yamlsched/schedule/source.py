@@ -152,9 +152,8 @@ class Source:
         """Return the closest of ``words``; None after MAX_COMPARISONS per file, which take half a
         second.
         """
-        if self._comparisons <= 0:
-            return None
         candidates = [other for other in words if len(other) <= MAX_WORD_CHARS]
+        candidates = candidates[: self._comparisons]
         self._comparisons -= len(candidates)
         return closest_match(word, candidates, cutoff)
 
