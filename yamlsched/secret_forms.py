@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 HIDDEN = "***"
 """What is shown and recorded in place of a secret."""
@@ -148,34 +148,29 @@ FORMS: Forms = (
 PRIVATE_KEY = r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+"
 
 
-class Program(NamedTuple):
-    """An option of some programs that has a secret; with other programs it means something else."""
-
-    name: str  # as a pattern
-    option: str  # as a pattern, with the white space before the secret
-
-
-PROGRAMS = (
-    Program(r"mysql\w*|mariadb[\w-]*", r"-p"),
-    Program(r"redis-cli|valkey-cli", r"-a\s*"),
-    Program(r"sshpass|mongo\w*|cqlsh|ncftp\w*", r"-p\s*"),
-    Program(r"login", r"-p\s+"),
-    Program(r"smb\w+|rpcclient", r"(?:-U|--user)[=\s]*[^\s%]+%"),
-    Program(r"openssl", r"-pass(?:in|out)?\s+pass:"),
-    Program(r"ldap\w+", r"-w\s*"),
-    Program(r"7z\w*|7za|rar|unrar", r"-h?p(?=[^\s-])"),
-    Program(r"zip|unzip|zipcloak|sqlcmd|bcp|osql|tsql|ipmitool", r"-P\s*"),
-    Program(r"plink|pscp|psftp", r"-pw\s+"),
-    Program(r"lftp", r"-u\s*[^\s,]+,"),
-    Program(r"sqlplus|sqlldr|expdp|impdp", r"[\w$#]+/(?=\S*@)"),
-    Program(r"htpasswd", r"-[a-zA-Z]*b\w*\s+(?:-\w+\s+)*(?:\S+\s+){1,2}(?=\S+$)"),
-)
-PROGRAM_NAME = "|".join(f"({program.name})" for program in PROGRAMS)
+PROGRAMS = {
+    r"mysql\w*|mariadb[\w-]*": r"-p",
+    r"redis-cli|valkey-cli": r"-a\s*",
+    r"sshpass|mongo\w*|cqlsh|ncftp\w*": r"-p\s*",
+    r"login": r"-p\s+",
+    r"smb\w+|rpcclient": r"(?:-U|--user)[=\s]*[^\s%]+%",
+    r"openssl": r"-pass(?:in|out)?\s+pass:",
+    r"ldap\w+": r"-w\s*",
+    r"7z\w*|7za|rar|unrar": r"-h?p(?=[^\s-])",
+    r"zip|unzip|zipcloak|sqlcmd|bcp|osql|tsql|ipmitool": r"-P\s*",
+    r"plink|pscp|psftp": r"-pw\s+",
+    r"lftp": r"-u\s*[^\s,]+,",
+    r"sqlplus|sqlldr|expdp|impdp": r"[\w$#]+/(?=\S*@)",
+}
+"""By names of programs: the option that has a secret, with the white space before it. With other
+programs the option means something else.
+"""
+PROGRAM_NAME = "|".join(f"({names})" for names in PROGRAMS)
 CALL = rf"(?<![\w.-])(?:{PROGRAM_NAME})(?=\s)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n;|&])*"
 """The call of such a program in a line of a shell."""
 OPTIONS = tuple(
-    rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)"
-    for program in PROGRAMS
+    rf"(?<!\S)({option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)"
+    for option in PROGRAMS.values()
 )
 SPACE_OR_QUOTE = r"[\s'\"]"
 WORD_ASSIGNMENT = r"(?s)(-{0,2}([A-Za-z_][\w.-]*)=)(.+)"
@@ -194,13 +189,11 @@ NAMED_FORMS: Forms = (
 """Forms in which a name or a program says that a value is a secret, behind ``NAME=value``."""
 
 
-HINTS = (
-    *("pass", "pwd", "secret", "token", "cred", "bearer", "key", "dsn", "auth", "cookie", "salt"),
-    *("session", "webhook", "_sk", "_pat", "_pem", "://", "slack", "discord", "telegram", "-u"),
-    *("gh", "glpat-", "xox", "k_live_", "npm_", "pypi-", "eyj", "mysql", "mariadb", "-cli"),
-    *("mongo", "cqlsh", "ncftp", "login", "smb", "rpcclient", "openssl", "ldap", "7z", "rar"),
-    *("zip", "sqlcmd", "bcp", "osql", "tsql", "ipmitool", "plink", "pscp", "psftp", "lftp"),
-    *("sqlplus", "sqlldr", "expdp", "impdp"),
+HINT = (
+    "pass|pwd|secret|token|cred|bearer|key|dsn|auth|cookie|salt|session|webhook|_sk|_pat|_pem|://"
+    "|slack|discord|telegram|-u|gh|glpat-|xox|k_live_|npm_|pypi-|eyj|mysql|mariadb|-cli|mongo|cqlsh"
+    "|ncftp|login|smb|rpcclient|openssl|ldap|7z|rar|zip|sqlcmd|bcp|osql|tsql|ipmitool|plink|pscp"
+    "|psftp|lftp|sqlplus|sqlldr|expdp|impdp"
 )
 """A line without any of these, in lower case, has no secret: output is masked while claims wait."""
 
@@ -213,17 +206,12 @@ def mask(text: str) -> str:
     >>> mask("mysql -psecret; curl -b 'COOKIE: id=1' -u maria:x | docker run -u 1000:1000 -p 8:80")
     "mysql -p***; curl -b 'COOKIE: ***' -u maria:*** | docker run -u 1000:1000 -p 8:80"
     """
-    folded = text.casefold()
-    hints = [hint for hint in HINTS if hint in folded]
-    if not hints:
-        return text
     text = re.sub(PRIVATE_KEY, BEHIND_START, text)
-    return "\n".join(_mask_line(line, hints) for line in text.split("\n"))
+    return "\n".join(map(_mask_line, text.split("\n")))
 
 
-def _mask_line(text: str, hints: Sequence[str]) -> str:
-    folded = text.casefold()
-    if not any(hint in folded for hint in hints):
+def _mask_line(text: str) -> str:
+    if not re.search(HINT, text.casefold()):
         return text
     for pattern, replace in FORMS:
         text = re.sub(pattern, replace, text)
@@ -296,10 +284,6 @@ def mask_command(words: Sequence[str]) -> list[str]:
             masked[nth] = HIDDEN
         elif pair.endswith(HIDDEN):
             masked[nth] = pair.rpartition(" ")[2]
-    if any(word.rpartition("/")[2] == "htpasswd" for word in words):
-        text = " ".join(re.sub(SPACE_OR_QUOTE, "_", word) for word in words)
-        if re.sub(CALL, _hide_in_call, text).endswith(HIDDEN):
-            masked[-1] = HIDDEN
     return masked
 
 
