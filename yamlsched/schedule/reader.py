@@ -13,7 +13,6 @@ from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import TYPES, ExitCodes
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import HOOKS
-from yamlsched.schedule.source import Finding
 from yamlsched.schedule.values import parse
 from yamlsched.schedule.when import day, expression
 from yamlsched.text import quoted
@@ -48,7 +47,6 @@ class Reader:
         self.findings = findings
         self.names = names
         """By top-level key: what it declares, by name; None for an entry that is not valid."""
-        self.timezone_errors: dict[str, Finding] = {}
 
     def read(self, spot: Spot) -> Any:
         """Return the value of a key, None if it is invalid."""
@@ -101,9 +99,7 @@ class Reader:
         name: str = spot.value
         if name in timezones.names():
             return name
-        if name not in self.timezone_errors:
-            self.timezone_errors[name] = timezones.explain(name, self.findings.source.closest_match)
-        self.findings.report(spot, self.timezone_errors[name])
+        self.findings.report(spot, timezones.explain(name, self.findings.source.closest_match))
         return None
 
     def payload(self, spot: Spot) -> Any:

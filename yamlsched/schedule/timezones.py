@@ -40,25 +40,19 @@ places.
 @cache
 def names() -> frozenset[str]:
     """Return the names in the tzdata package, which are the same on every host."""
-
     listed = files("tzdata").joinpath("zones").read_text("ascii").split()
     return frozenset(listed) - {"Factory"}
 
 
 @cache
-def _cities() -> dict[str, str]:
-    return {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
+def _by_city() -> dict[str, str]:
+    return {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True)}
 
 
 def explain(text: str, closest_match: ClosestMatch = closest_match) -> Finding:
     """Return why a name is not a time zone."""
-    folded = text.replace(" ", "_")
-    city = folded.rpartition("/")[2]
-    guess = (
-        ABBREVIATIONS.get(text.upper())
-        or closest_match(folded, names(), 0.75)
-        or _cities().get(closest_match(city, _cities(), 0.85) or "")
-    )
+    city = closest_match(text.rpartition("/")[2], _by_city(), 0.82)
+    guess = ABBREVIATIONS.get(text.upper()) or _by_city().get(city or "")
     remedy = "Write an IANA name such as Europe/Berlin or UTC."
     if guess and not re.search("[0-9]", text):  # an offset is no place
         remedy = f'Did you mean "{guess}"?'
