@@ -18,7 +18,7 @@ from yamlsched import db as store
 from yamlsched.extras import embedded
 from yamlsched.extras.doctor import server as doctor_server
 from yamlsched.extras.embedded import dump
-from yamlsched.handler.backends import PostgresBackend
+from yamlsched.handler.backends import Backend
 from yamlsched.handler.run import Run
 from yamlsched.handler.sessions import sessions
 from yamlsched.runs import effects
@@ -76,7 +76,7 @@ def an_effect(db: Db, dsn: str, run: int) -> str:
     row = db.execute(
         "select attempts, locked_by from yamlsched.job_runs where id = %s", [run]
     ).fetchone()
-    backend = PostgresBackend(dsn, "default", run, row.attempts, row.locked_by)  # type: ignore[union-attr]
+    backend = Backend(dsn, "default", run, row.attempts, row.locked_by)  # type: ignore[union-attr]
     attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, backend)  # type: ignore[union-attr]
     with attempt.once("post", in_doubt="repeat") as effect:
         pass

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from yamlsched import Run, enqueue
-from yamlsched.handler.backends import PostgresBackend
+from yamlsched.handler.backends import Backend
 
 JOB = {
     "namespace": "default",
@@ -264,5 +264,5 @@ def a_started_run(db: psycopg.Connection[Any], dsn: str, run_id: int | None = No
         row.max_attempts,
         {},
         False,
-        PostgresBackend(dsn, "default", row.id, row.attempts, token),
+        Backend(dsn, "default", row.id, row.attempts, token),
     )

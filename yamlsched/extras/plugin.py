@@ -22,6 +22,7 @@ VERBS = {
     "doctor": "yamlsched.extras.doctor.cli",
     "import": "yamlsched.extras.importing.cli",
     "init": "yamlsched.extras.scaffold.cli",
+    "invoke": "yamlsched.extras.testing.cli",
     "mcp": "yamlsched.extras.mcp.cli",
     "metrics": "yamlsched.extras.metrics.cli",
     "plan": "yamlsched.extras.preview.cli_plan",

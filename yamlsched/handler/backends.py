@@ -1,5 +1,4 @@
-"""Where a run records its effects and its success: in PostgreSQL, or in memory for tests and
-``yamlsched invoke``.
+"""Where a run records its effects and its success.
 
 A backend belongs to one attempt. ``run_id``, ``attempt`` and ``locked_by`` fence everything that
 the attempt writes.
@@ -8,13 +7,11 @@ the attempt writes.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
-from uuid import NAMESPACE_OID, uuid5
+from typing import Any, ClassVar, TypeVar
 
 import psycopg
 
@@ -22,7 +19,7 @@ from yamlsched.db.connection import connect_for_handler_async
 from yamlsched.db.dsn import redactor
 from yamlsched.db.query import load
 from yamlsched.db.session import AsyncHandlerSession, HandlerSession
-from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
+from yamlsched.errors import EnvironmentFailed, LeaseLost
 from yamlsched.handler.sessions import persist, persist_async, sessions
 from yamlsched.runs import effects, own_transaction
 from yamlsched.runs.effects import EffectEntry, EffectStatement, FoundEffect
@@ -37,15 +34,13 @@ BEGIN_TIMEOUT_SECONDS = 8.0
 is opened.
 """
 OUTLIVED = "run {}: attempt {} outlived its lease; nothing was committed"
-IN_DOUBT: Final = object()
-"""In memory, the result of an effect that is in doubt."""
 
 Returned = TypeVar("Returned")
 _redactor = lru_cache(1)(redactor)
 
 
 @dataclass(slots=True)
-class PostgresBackend:
+class Backend:
     """The scheduler's database. ``timeout`` is the attempt's time limit in seconds."""
 
     dsn: str
@@ -169,99 +164,3 @@ class PostgresBackend:
     ) -> bool:
         """Change an effect; see ``effects.write``."""
         return self.record(effects.write, statement, entry, doubted, result)
-
-
-@dataclass(slots=True)
-class MemoryBackend:
-    """``results`` holds the results of effects by key, ``IN_DOUBT`` for one in doubt. Attempts of a
-    run share it.
-
-    ``transaction`` yields ``connection``, inside a transaction, or a savepoint if one is open, so
-    that a test can roll back everything. ``commit_fails`` makes it fail at its end.
-    """
-
-    run_id: int
-    attempt: int
-    results: dict[str, Any] = field(default_factory=dict)
-    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None
-    commit_fails: bool = False
-    dsn: str = ""
-    namespace: str = "default"
-    locked_by: str = "memory"
-    report: Callable[[Progress], None] = lambda progress: None
-    is_shared: ClassVar[bool] = False
-
-    def redact(self, note: str) -> str:
-        return note
-
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        if self.connection is None:
-            raise YamlschedError(
-                "the handler uses run.transaction(): pass FakeRun(connection=psycopg.connect(...))"
-            )
-        if isinstance(self.connection, psycopg.AsyncConnection):
-            raise YamlschedError(
-                "the handler uses run.transaction() without async: pass a psycopg.Connection"
-            )
-        with self.connection.transaction():
-            yield self.connection
-
-    async def succeed(
-        self,
-        session: Any,
-        result: str | None,
-        enqueued: list[EnqueueBatch],
-        last: Progress | None,
-    ) -> None:
-        if self.commit_fails:
-            raise psycopg.OperationalError("the commit failed, because the test requested it")
-
-    async def offload(self, call: Callable[[], Returned], must_finish: bool = False) -> Returned:
-        return call()
-
-    @asynccontextmanager
-    async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Yield ``connection`` if that is asynchronous, else one to ``dsn``, inside a
-        transaction.
-        """
-        if isinstance(self.connection, psycopg.AsyncConnection):
-            async with self.connection.transaction():
-                yield self.connection
-        elif self.dsn:
-            async with await connect_for_handler_async(self.dsn) as session, session.transaction():
-                yield session
-        else:
-            connect = "FakeRun(connection=await psycopg.AsyncConnection.connect(...))"
-            raise YamlschedError(f"the handler uses async with run.transaction(): pass {connect}")
-
-    def claim(self, entry: EffectEntry) -> FoundEffect | None:
-        is_first = entry.key not in self.results
-        result = self.results.setdefault(entry.key, IN_DOUBT)
-        state = None if is_first else "in_doubt" if result is IN_DOUBT else "done"
-        return FoundEffect(
-            is_first, state, result, provider_key(entry.key), entry.run_id, entry.attempt
-        )
-
-    def write(
-        self,
-        statement: EffectStatement,
-        entry: EffectEntry,
-        doubted: str | None = None,
-        result: str | None = None,
-    ) -> bool:
-        if statement == "release":
-            del self.results[entry.key]
-        elif statement == "mark_in_doubt":
-            self.results[entry.key] = IN_DOUBT
-        elif statement in ("mark_done", "assume_done"):
-            self.results[entry.key] = None if result is None else json.loads(result)
-        return True
-
-
-Backend: TypeAlias = PostgresBackend | MemoryBackend
-
-
-def provider_key(key: str) -> str:
-    """Return ``effect.key`` of a run in memory: a UUID, always the same for the same ``key``."""
-    return str(uuid5(NAMESPACE_OID, key))

@@ -20,7 +20,7 @@ from psycopg.rows import namedtuple_row
 from yamlsched.db.connection import connect_for_handler_async
 from yamlsched.db.session import AsyncHandlerSession
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.handler.backends import MAX_OUTAGE_SECONDS, PostgresBackend, Returned
+from yamlsched.handler.backends import MAX_OUTAGE_SECONDS, Backend, Returned
 from yamlsched.handler.sessions import persist, sessions
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class LoopSessions:
 
 
 @dataclass(slots=True)
-class LoopBackend(PostgresBackend):
+class LoopBackend(Backend):
     """The scheduler's database, for an attempt that shares its event loop with others."""
 
     is_shared = True
@@ -123,7 +123,7 @@ class LoopBackend(PostgresBackend):
         return await self.sessions.offload(call, must_finish)
 
     def record(self, statement: Callable[..., Returned], *arguments: Any) -> Returned:
-        """Call ``statement`` with the session of this thread; see ``PostgresBackend.record``."""
+        """Call ``statement`` with the session of this thread; see ``Backend.record``."""
         purpose = f"effects {threading.get_ident()}"
 
         def execute() -> Returned:

@@ -13,11 +13,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from yamlsched import plugin_manager
 from yamlsched.db.dsn import OWN_VARIABLES
-from yamlsched.durations import show
 from yamlsched.jsonb import stored_bytes
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule import commands
@@ -73,21 +72,6 @@ SECRETS = (
     *(name.replace("HEADERS", "ENDPOINT").encode() for name in OWN_VARIABLES if "OTLP" in name),
 )
 """How the names of variables begin that are for yamlsched itself, and not for programs."""
-
-
-class Called(NamedTuple):
-    """How a command that was called in the foreground has ended. ``status`` is None if it could not
-    be started.
-    """
-
-    end: AttemptEnd
-    status: int | None
-
-    @property
-    def outcome(self) -> Literal["succeeded", "failed", "dead"]:
-        if self.end.is_success:
-            return "succeeded"
-        return "dead" if self.end.kind is EndKind.DISCARDED else "failed"
 
 
 def _trace(run: ClaimedRun) -> dict[str, str]:
@@ -263,53 +247,9 @@ class Program(NamedTuple):
         return Obstacle(f'"{program}" cannot be started: {os.strerror(error.errno or 0)}', "")
 
 
-def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
-    """Run the command of ``job`` until it exits, in the foreground and otherwise as a worker does.
-
-    ``folder`` has schedules.yaml. ``options`` are those of Popen, for its output.
-    """
-    program = Program.from_job(job)
-    environment = program.environment(os.environb, run)
-    own_id = os.getpid()
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, exit codes are lost
-    # until the program can be stopped: what a signal handler raises while it starts would leave it
-    # behind
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    try:
-        process = program.start(folder, environment, lambda: die_with(own_id), **options)
-    except OSError as error:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return Called(program.not_started(error, folder, environment), None)
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        status = process.wait(job.timeout.total_seconds())
-    except subprocess.TimeoutExpired:
-        status = _stop(process, job.kill_after.total_seconds())
-        return Called(
-            AttemptEnd(
-                EndKind.RAISED, f"still running after {show(job.timeout)}, killed", "Timeout"
-            ),
-            status,
-        )
-    except BaseException:
-        _stop(process, job.kill_after.total_seconds())
-        raise
-    return Called(program.end(status) or AttemptEnd(EndKind.RETURNED), status)
-
-
 def was_terminated(end: AttemptEnd) -> bool:
     """Return whether SIGTERM ended a program; a shell that it ended may exit with 143."""
     return end.error_type in (describe_exit(-signal.SIGTERM), describe_exit(128 + signal.SIGTERM))
-
-
-def _stop(process: subprocess.Popen[bytes], kill_after: float) -> int:
-    """Stop the process group that ``process`` leads, and return the status of ``process``."""
-    signal_group(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(kill_after)
-    signal_group(process.pid, signal.SIGKILL)
-    return process.wait()
 
 
 def _memory_file() -> IO[bytes]:

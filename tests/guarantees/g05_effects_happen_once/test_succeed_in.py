@@ -13,7 +13,7 @@ import yamlsched
 from support.project import Project, a_project
 from yamlsched import YamlschedError
 from yamlsched.errors import LeaseLost
-from yamlsched.handler.backends import PostgresBackend
+from yamlsched.handler.backends import Backend
 from yamlsched.testing import FakeRun, call
 
 HANDLE = "support.own_transactions.handle"
@@ -170,7 +170,7 @@ def test_a_connection_to_another_database_is_an_error_that_names_it_as_a_reason(
     project: Project, dsn: str
 ) -> None:
     run = FakeRun()
-    run.backend = PostgresBackend(project.dsn, "default", 1, 1, "a")
+    run.backend = Backend(project.dsn, "default", 1, 1, "a")
 
     with (
         psycopg.connect(dsn) as connection,

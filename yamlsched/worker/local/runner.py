@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from yamlsched import plugin_manager
 from yamlsched.db.dsn import redactor
 from yamlsched.handler import calls
-from yamlsched.handler.backends import PostgresBackend
+from yamlsched.handler.backends import Backend
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
 from yamlsched.handler.run import Run
 from yamlsched.handler.sessions import sessions
@@ -143,12 +143,12 @@ class Runner:
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
         self.redact = redactor(workload.dsn)
         self.frames = Frames()
-        self.create_backend: Callable[..., PostgresBackend] = PostgresBackend
+        self.create_backend: Callable[..., Backend] = Backend
 
     def import_handler(self, call: HandlerCall) -> Callable[..., Any]:
         return resolve(call.path)
 
-    def backend(self, call: HandlerCall, run: ClaimedRun) -> PostgresBackend:
+    def backend(self, call: HandlerCall, run: ClaimedRun) -> Backend:
         """Return what the handler's ``run`` uses of the database."""
         return self.create_backend(
             self.dsn,

@@ -21,14 +21,15 @@ from yamlsched.cli._settings import Settings, verb
 from yamlsched.cli.enqueue import payload_option
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import NoDatabase, Refused
-from yamlsched.handler import programs
+from yamlsched.extras.testing.commands import run_command
+from yamlsched.extras.testing.fake_run import FakeRun, call, claimed
 from yamlsched.handler.calls import payload_mismatch, resolve
+from yamlsched.handler.run import Trigger, UpstreamRun
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, error_text
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import load_file
 from yamlsched.schedule.paths import search_path
-from yamlsched.testing import FakeRun, Trigger, UpstreamRun, call, claimed
 from yamlsched.text import did_you_mean
 
 
@@ -178,7 +179,7 @@ def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
             signal.signal(number, _exit)
     options = {"stdout": sys.stderr.fileno()} if settings.wants_json else {}
     on_end = _note_start(run, "")
-    called = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)
+    called = run_command(job, settings.file, run, **options)
     end, outcome = called.end, called.outcome
     _note_end(on_end, end)
     error = error_text(end.error_type, end.error) or end.error_type

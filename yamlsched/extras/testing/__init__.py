@@ -1,0 +1,3 @@
+"""Handlers and commands without a worker: ``yamlsched.testing`` for tests, and ``yamlsched
+invoke``.
+"""
