@@ -415,7 +415,11 @@ def test_a_long_line_is_left_out_of_an_error_and_the_last_one_never_is() -> None
             None,
             'FileNotFoundError: "./missing" does not exist or cannot be reached. Correct the path',
         ),
-        (["./plain"], None, 'PermissionError: "./plain" is not executable. Run: chmod +x ./plain'),
+        (
+            ["./plain"],
+            None,
+            'PermissionError: "./plain" is not a file that can be executed. Correct the path, or run: chmod',
+        ),
         (["./folder"], None, 'PermissionError: "./folder" is not a file'),
         (
             ["./data"],

@@ -237,13 +237,13 @@ def test_a_name_twice_makes_both_jobs_invalid_and_no_other(folder: Path) -> None
 
 
 def test_comments_suppress_on_their_own_line_in_their_own_file(folder: Path) -> None:
-    job = '  x{0}: {{cron: "0 2 31 4 *", handler: gc.collect, lease: 3h}}'
-    write(folder, {"jobs/a.yaml": f"jobs:\n{job.format(1)}   # yamlsched: ignore[YS417, YS203]\n"})
-    write(folder, {"jobs/b.yaml": "jobs:\n  y: {handler: gc.collect, lease: 3h}\n"})
+    job = '  x{0}: {{cron: "0 2 31 4 *", handler: gc.collect, max_attempts: 1}}'
+    write(folder, {"jobs/a.yaml": f"jobs:\n{job.format(1)}   # yamlsched: ignore[YS420, YS203]\n"})
+    write(folder, {"jobs/b.yaml": "jobs:\n  y: {handler: gc.collect, max_attempts: 1}\n"})
 
     found = run("validate", "--format", "concise").output.splitlines()
 
-    assert [line.split(" ")[0] for line in found if "YS417" in line] == ["jobs/b.yaml:2:35:"]
+    assert [line.split(" ")[0] for line in found if "YS420" in line] == ["jobs/b.yaml:2:42:"]
 
 
 def test_handlers_and_paths_are_looked_up_beside_the_main_file(folder: Path) -> None:

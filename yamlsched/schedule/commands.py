@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from os.path import exists, isdir, isfile
 from pathlib import Path
@@ -47,47 +48,29 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
 
     A name without a slash is searched in the directories of ``search_path``, as PATH lists them.
     """
-    if not program:
-        return Obstacle(
-            "the program is an empty string", "Write its name first: [program, argument]."
-        )
+    items = "Write each argument as an item of its own." if " " in program or not program else ""
     if "/" not in program:
-        places = (os.path.join(folder, entry) for entry in search_path.split(os.pathsep))
-        is_there = shutil.which(program, path=os.pathsep.join(places))
-        return None if is_there else _not_on_path(program, search_path)
-    path = os.path.join(folder, program)
-    if not exists(path):
-        if " " in program:
-            return Obstacle(
-                f"{_shown(program)} does not exist", "Write each argument as an item of its own."
-            )
-        return Obstacle(
-            f"{_shown(program)} does not exist or cannot be reached",
-            "Correct the path, or install the program on this host.",
-        )
-    if not isfile(path):
-        return Obstacle(f"{_shown(program)} is not a file", "Write the path of the program.")
-    if not os.access(path, os.X_OK):
-        return Obstacle(f"{_shown(program)} is not executable", f"Run: chmod +x {program}")
+        places = [os.path.join(folder, entry) for entry in search_path.split(os.pathsep)]
+        path = shutil.which(program, path=os.pathsep.join(places)) or ""
+        if not path:
+            shown = truncate(search_path, MAX_SHOWN_PATH_CHARS)
+            message = f"there is no program {_shown(program)} in PATH"
+            remedy = f"Install it, write its full path, or set PATH in env (PATH is {shown})."
+            return Obstacle(message, items or remedy)
+    else:
+        path = os.path.join(folder, program)
+        if not exists(path):
+            message = f"{_shown(program)} does not exist or cannot be reached"
+            remedy = "Correct the path, or install the program on this host."
+            return Obstacle(message, items or remedy)
+    if not isfile(path) or not os.access(path, os.X_OK):
+        message = f"{_shown(program)} is not a file that can be executed"
+        return Obstacle(message, f"Correct the path, or run: chmod +x {program}")
     return _script_obstacle(program, path)
 
 
-def _not_on_path(program: str, search_path: str) -> Obstacle:
-    if " " in program:
-        return Obstacle(
-            f"there is no program {_shown(program)}", "Write each argument as an item of its own."
-        )
-    message = f"there is no program {_shown(program)} in PATH"
-    path = truncate(search_path, MAX_SHOWN_PATH_CHARS)
-    return Obstacle(
-        message, f"Install it, write its full path, or set PATH in env (PATH is {path})."
-    )
-
-
 def _script_obstacle(program: str, path: str) -> Obstacle | None:
-    """Return an obstacle if a script does not begin with #!, or names an interpreter that does not
-    exist.
-    """
+    """Return an obstacle if a script does not begin with #! and an interpreter that exists."""
     try:
         with open(path, "rb") as file:
             start = file.read(MAX_FIRST_LINE_BYTES)
@@ -96,11 +79,10 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     if not start.startswith(b"#!"):
         if b"\0" in start:  # not text
             return None
-        return Obstacle(
-            f"{_shown(program)} has no #! line", "Begin it with a line such as #!/bin/sh"
-        )
+        remedy = "Begin it with a line such as #!/bin/sh"
+        return Obstacle(f"{_shown(program)} has no #! line", remedy)
     line = start[2:].partition(b"\n")[0].decode("utf-8", "replace")
-    interpreter = line.strip(" \t\n").split(" ")[0].split("\t")[0]
+    interpreter = re.split("[ \t]", line.strip(" \t"))[0]
     if exists(interpreter):
         return None
     message = (
@@ -136,8 +118,6 @@ def _check_calls(loaded: Loaded, calls: Calls, home: str, findings: Findings) ->
     elif obstacle := program_obstacle(
         program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath
     ):
-        is_name = "/" not in program and bool(program)
-        if is_name and len(calls.command) == 1 and " " in program:
-            return  # a whole command line, which is a warning of its own
+        is_name = bool(program) and "/" not in program
         report, code = (findings.warning, "YS422") if is_name else (findings.error, "YS310")
         report(spot, code, f"{spot}: {obstacle.message}", obstacle.remedy)
