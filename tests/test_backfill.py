@@ -621,11 +621,6 @@ def test_why_of_a_date_says_once_what_many_slots_share(cli: Cli) -> None:
     assert others[0].startswith("  not run: the job was added, enabled or rescheduled")
 
 
-def test_the_option_of_another_verb_is_answered_with_that_of_this_one(cli: Cli) -> None:
-    assert 'no option "--since". Did you mean "--from"?' in cli("backfill", "x", "--since", "1d")[2]
-    assert 'no option "--to". Did you mean "--until"?' in cli("runs", "--to", "1d")[2]
-
-
 def test_why_of_a_date_without_slots_names_the_closest_slots(cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 1 * *"}).data)
     cli("sync")

@@ -274,11 +274,6 @@ def test_a_host_that_is_down_and_could_not_start_the_job_either_is_not_named(
     [
         (("retry", "purge"), 1, "yamlsched retry --dead --job purge"),
         (("show", "purge"), 1, "yamlsched runs --job purge"),
-        (
-            ("enqueue", "purge", '{"day": 1}'),
-            2,
-            """pass the payload as an option: --payload '{"day": 1}'""",
-        ),
         (("next", "*/7 * * * *"), 1, "yamlsched next --cron '*/7 * * * *'"),
         (("runs", "--limit", "abc"), 2, "'abc' is not a valid integer."),
     ],

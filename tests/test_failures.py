@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -314,15 +312,6 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
         cli("runs", "--group-by", "error_type", "--tag", "nightly", "--format", "json").out
     )
     assert (document["groups"][0]["job_type"], document["groups"][0]["failing"]) == ("mail", 1)
-    rows = csv.DictReader(
-        io.StringIO(
-            cli("runs", "--group-by", "error_type", "--job", "purge", "--format", "csv").out
-        )
-    )
-    assert {(row["example_id"], row["error_type"], row["dead"]) for row in rows} == {
-        (str(first), "OSError", "1"),
-        (str(second), "KeyError", "1"),
-    }
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 
 from support.command_line import ROOT, command_line, yamlsched
-from support.rows import a_job, a_run
 from yamlsched import cli, log
 from yamlsched.cli._flow import show_messages
 from yamlsched.show import terminal as _output
@@ -37,28 +33,6 @@ def test_a_json_document_keeps_its_meaning_and_contains_no_control_characters() 
     text = _output.document(error=HOSTILE)
     assert text.replace("\n", "").isprintable()
     assert json.loads(text)["error"] == HOSTILE
-
-
-@pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1"])
-def test_no_cell_of_csv_is_a_formula_or_holds_control_characters(formula: str) -> None:
-    row = SimpleNamespace(error=formula, other=HOSTILE, attempts=3)
-    text = _output.comma_separated(("error", "other", "attempts"), [row])
-    [_, [cell, other, number]] = csv.reader(io.StringIO(text))
-    assert cell.startswith("'")
-    assert other.replace("\n", "").isprintable()
-    assert number == "3"
-
-
-def test_csv_of_runs_escapes_hostile_errors(
-    dsn: str,
-    db: psycopg.Connection[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path,
-) -> None:
-    a_run(db, a_job(db), "dead", last_error="('=1+1' || chr(27) || '[2J')")
-    cli = command_line(dsn, monkeypatch, capsys, tmp_path)
-    assert "'=1+1\\x1b[2J" in cli("runs", "--format", "csv").out
 
 
 @pytest.mark.parametrize("kind", ["refused", "failed", "unexpected"])

@@ -245,7 +245,6 @@ def housekeep(
     namespace: str,
     budget_seconds: float,
     now: datetime | None = None,
-    progress: Callable[[HousekeepingReport], None] = lambda report: None,
     archive: Archive | None = None,
 ) -> HousekeepingReport:
     """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in use.
@@ -256,7 +255,6 @@ def housekeep(
     deadline = time.monotonic() + budget_seconds
     report = HousekeepingReport()
     for _ in _batches(connection, namespace, now, report, archive):
-        progress(report)
         if time.monotonic() > deadline:
             return report
     report.complete = True

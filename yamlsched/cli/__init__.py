@@ -166,7 +166,7 @@ def _unusable(name: str, error: EnvironmentFailed) -> click.Command:
     cls=Verbs,
     params=list(
         global_options(
-            ("text", "json", "concise", "github", "sarif", "markdown", "csv", "html", "ics"),
+            ("text", "json", "concise", "github", "sarif", "markdown", "html", "ics"),
             before_verb=True,
         ).values()
     ),

@@ -18,8 +18,6 @@ from yamlsched.show.document import Document
 from yamlsched.sync.files import as_namespace
 from yamlsched.text import did_you_mean
 
-OPTIONS_ELSEWHERE = {"--since": "--from", "--until": "--to", "--from": "--since", "--to": "--until"}
-"""What an option is called that a verb does not have and others do."""
 FORMATS = ("text", "markdown", "json", "html")
 """The formats of a verb that shows a document."""
 
@@ -228,16 +226,6 @@ class Verb(click.Command):
                 param.type.name = "integer" if isinstance(param.type, click.IntRange) else "number"
         self.params = [*self.params, *self.globals]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            meant = OPTIONS_ELSEWHERE.get(error.option_name)
-            if not any(meant in param.opts for param in self.params):
-                raise
-            text = f'no option "{error.option_name}". Did you mean "{meant}"?'
-            raise click.UsageError(text, ctx) from None
-
     def invoke(self, ctx: click.Context) -> Any:
         ctx.obj = merge(
             ctx.obj or Settings(), {str(o.name): ctx.params.pop(str(o.name)) for o in self.globals}
@@ -262,7 +250,6 @@ def verb(
     help: str,
     uses: str = "file dsn namespace",
     formats: tuple[str, ...] = ("text", "json"),
-    cls: type[Verb] = Verb,
     name: str | None = None,
     group: click.Group | None = None,
 ) -> Callable[[Callable[..., int]], Verb]:
@@ -270,7 +257,7 @@ def verb(
 
     def decorate(function: Callable[..., int]) -> Verb:
         options = {"help": help, "uses": uses, "formats": formats}
-        command = click.command(name, cls, **options)(click.pass_obj(function))
+        command = click.command(name, Verb, **options)(click.pass_obj(function))
         if group is not None:
             group.add_command(command)
         return command

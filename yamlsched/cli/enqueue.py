@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from yamlsched.act import payloads, runs
 from yamlsched.act.enqueue import EnqueueResult, enqueue
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Settings, Verb, verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.file import MAX_FILE_BYTES
@@ -49,24 +48,7 @@ class Payload(click.ParamType):  # type: ignore[type-arg]
 payload_option = partial(click.option, type=Payload(), metavar="JSON|@FILE|-")
 
 
-class Enqueue(Verb):
-    """The verb, which says where a payload belongs that stands behind the job."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, list(args))
-        except click.UsageError as error:
-            payload = next((word for word in args if word.startswith("{")), None)
-            if payload is not None and "unexpected extra argument" in error.message:
-                raise click.UsageError(
-                    f"pass the payload as an option: --payload {shlex.quote(payload)}", ctx
-                ) from None
-            raise
-
-
-@verb(
-    "Create a run of JOB. If --key already has a run, show that run and create none.", cls=Enqueue
-)
+@verb("Create a run of JOB. If --key already has a run, show that run and create none.")
 @click.argument("job", shell_complete=_filters.jobs)
 @payload_option(
     "--payload",

@@ -10,7 +10,7 @@ import click
 from psycopg import Connection
 
 from yamlsched.act import prune
-from yamlsched.act.prune import Archive, HousekeepingReport
+from yamlsched.act.prune import Archive
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import Refused
 from yamlsched.schedule import file
@@ -29,19 +29,12 @@ With retention.archive in the file, or --archive, each batch is first written as
 
 @verb(HELP)
 @click.option(
-    "--seconds",
-    type=click.FloatRange(0),
-    help="Stop after this many seconds; later ticks prune the rest.",
-)
-@click.option(
     "--archive",
     metavar="DIR|-",
     help="Write what is deleted to files in DIR, or to stdout. Overrides retention.archive.",
 )
 @click.option("--no-archive", "is_forgotten", is_flag=True, help="Delete without an archive.")
-def command(
-    settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool
-) -> int:
+def command(settings: Settings, /, archive: str | None, is_forgotten: bool) -> int:
     is_stdout = archive == STDOUT
     if is_forgotten and archive is not None:
         raise click.UsageError("pass --archive or --no-archive")
@@ -51,18 +44,11 @@ def command(
         raise click.UsageError("--archive: pass a folder, or - for stdout")
     with settings.connect_in() as (connection, namespace):
         kept = None if is_forgotten else _archive(settings, connection, namespace, archive)
-        budget = float("inf") if seconds is None else seconds
-        with terminal.live_line() as show:
-            done = prune.housekeep(
-                connection,
-                namespace,
-                budget,
-                progress=lambda done: show(pruned(done)),
-                archive=kept,
-            )
-    rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
+        done = prune.housekeep(connection, namespace, float("inf"), archive=kept)
+    parts = ((done.runs, "run"), (done.keys, "key"), (done.effects, "effect"))
+    pruned = ", ".join(terminal.count(number, noun) for number, noun in parts)
     cancelled = terminal.count(done.cancelled, "run")
-    text = f"{pruned(done)}; cancelled {cancelled} of removed jobs{rest}"
+    text = f"pruned {pruned}; cancelled {cancelled} of removed jobs"
     settings.echo(text, err=is_stdout, namespace=namespace, **asdict(done))
     return 0
 
@@ -88,8 +74,3 @@ def _archive(
             " pass --file, --archive DIR, or --no-archive to delete without an archive"
         )
     return archive
-
-
-def pruned(done: HousekeepingReport) -> str:
-    parts = ((done.runs, "run"), (done.keys, "key"), (done.effects, "effect"))
-    return "pruned " + ", ".join(terminal.count(number, noun) for number, noun in parts)

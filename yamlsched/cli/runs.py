@@ -8,7 +8,7 @@ from typing import Any
 import click
 from psycopg import Connection
 
-from yamlsched import durations, text
+from yamlsched import durations
 from yamlsched.ask import failures, search
 from yamlsched.ask.history import definitions
 from yamlsched.ask.runs import RunRow, took
@@ -19,43 +19,11 @@ from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
 from yamlsched.show.document import Document
 
-CSV_COLUMNS = [
-    "id",
-    "job_type",
-    "key",
-    "status",
-    "priority",
-    "attempts",
-    "max_attempts",
-    "scheduled_for",
-    "run_at",
-    "started_at",
-    "finished_at",
-    "created_at",
-    "worker",
-    "last_error",
-    "error_type",
-]
-CSV_COLUMNS_OF_GROUPS = [
-    "job_type",
-    "error_type",
-    "runs",
-    "dead",
-    "failing",
-    "recovered",
-    "attempts",
-    "first_at",
-    "last_at",
-    "example_id",
-    "example_key",
-    "example_error",
-]
 GROUPED_STATUSES = ("dead", "failed")
-HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "NOTE")
-MAX_PROGRESS_CHARS = 60
+HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "NOTE")
 
 
-@verb("List runs, newest first.", formats=("text", "json", "csv"))
+@verb("List runs, newest first.")
 @_filters.filter_options
 @click.option("--key", metavar="KEY", help="Runs with this key; * matches any string.")
 @click.option(
@@ -86,17 +54,12 @@ def command(
     page, stopped_at = listing.runs, listing.searched_to
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, runs=page, next_before=listing.older))
-    elif settings.format == "csv":
-        click.echo(_output.comma_separated(CSV_COLUMNS, page))
     elif not page:
         where = "" if stopped_at is None else f" down to run {stopped_at}, where the search stopped"
         click.echo(f"no {'' if before is None else 'older '}runs match{where}", err=True)
     else:
-        left_out = () if any(row.progress for row in page) else ("PROGRESS",)
-        places = [place for place, heading in enumerate(HEADINGS) if heading not in left_out]
-        cells = [[cells[place] for place in places] for cells in map(line, page)]
-        click.echo(_output.table([HEADINGS[place] for place in places], cells, free_text="NOTE"))
-    if listing.older is not None and settings.format == "text":
+        click.echo(_output.table(HEADINGS, map(line, page), free_text="NOTE"))
+    if listing.older is not None and not settings.wants_json:
         what = "more" if stopped_at is None else "to search older runs"
         click.echo(f"{what}: pass --before {listing.older}", err=True)
     return 0
@@ -143,13 +106,11 @@ def _show_groups(
                 namespace=namespace, groups=page, more_groups=more, is_complete=failed.is_complete
             )
         )
-    elif settings.format == "csv":
-        click.echo(_output.comma_separated(CSV_COLUMNS_OF_GROUPS, page))
     elif not groups:
         click.echo("no failed attempts match", err=True)
     else:
         settings.echo(Document("", [failures.section(failed, page, _time)]))
-    if more and settings.format == "text":
+    if more and not settings.wants_json:
         click.echo(
             f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True
         )
@@ -169,10 +130,16 @@ def line(row: RunRow) -> tuple[str, ...]:
         f"{row.attempts}/{row.max_attempts}",
         _output.instant(row.finished_at or row.started_at or row.run_at),
         duration(row),
-        text.truncate(str(row.progress), MAX_PROGRESS_CHARS) if row.progress else "-",
         row.key or "-",
-        (error_text(row.error_type, row.last_error) if row.has_error else row.waits or ""),
+        note(row),
     )
+
+
+def note(row: RunRow) -> str:
+    """Return why the run is in its state, or how far it has come."""
+    if row.has_error:
+        return error_text(row.error_type, row.last_error)
+    return row.waits or (str(row.progress) if row.progress else "")
 
 
 def duration(row: RunRow) -> str:

@@ -1,25 +1,21 @@
-"""How results are written: aligned tables, JSON with a version, CSV, times in UTC.
+"""How results are written: aligned tables, JSON with a version, times in UTC.
 
 Tables and colours on a terminal go through rich. Piped output has neither.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.color import ColorSystem
-from rich.console import Console
 from rich.style import Style
 
 from yamlsched import log
@@ -177,18 +173,6 @@ def fields(pairs: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
 
-@contextmanager
-def live_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress in place of the one before, if stderr is a
-    terminal.
-    """
-    if not sys.stderr.isatty():
-        yield lambda line: None
-        return
-    with Console(stderr=True).status("") as status:
-        yield status.update
-
-
 def document(**parts: Any) -> str:
     """Return one JSON document; dataclasses become objects, instants RFC 3339,
     durations seconds.
@@ -211,27 +195,3 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-
-
-def comma_separated(columns: Sequence[str], rows: Iterable[object]) -> str:
-    """Return these attributes of ``rows`` as CSV with a line of headings; instants are RFC 3339,
-    None is empty.
-
-    Control characters are escaped. Text that a spreadsheet would evaluate as a formula gets a
-    leading apostrophe, as spreadsheets write it themselves (OWASP, CSV injection).
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_cell(getattr(row, name)) for name in columns])
-    return text.getvalue().rstrip("\n")
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return _plain(value)
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text

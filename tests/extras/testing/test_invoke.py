@@ -109,12 +109,11 @@ def test_invoke_shows_what_would_be_enqueued(project: Path, own_dsn: str) -> Non
     assert 'would enqueue add {"a": 5} key=add:5' in done.stderr
 
 
-def test_invoke_shows_progress_and_not_each_report(project: Path) -> None:
+def test_invoke_shows_the_progress_that_was_reported_last(project: Path) -> None:
     result = yamlsched("invoke", "count", cwd=project)
 
     lines = [line for line in result.stderr.splitlines() if line.startswith("progress: ")]
-    assert lines[-1] == "progress: 20,000 of 20,000 (100 %), rows"
-    assert len(lines) < 100
+    assert lines == ["progress: 20,000 of 20,000 (100 %), rows"]
 
 
 def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> None:

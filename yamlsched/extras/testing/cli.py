@@ -6,9 +6,8 @@ import contextlib
 import json
 import signal
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, NoReturn
@@ -26,7 +25,6 @@ from yamlsched.extras.testing.fake_run import FakeRun, call, claimed
 from yamlsched.handler.calls import payload_mismatch, resolve
 from yamlsched.handler.run import Trigger, UpstreamRun
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, error_text
-from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import load_file
 from yamlsched.schedule.paths import search_path
@@ -104,7 +102,6 @@ def command(
             dsn = stack.enter_context(settings.database())
             connection = stack.enter_context(settings.connect(for_handler=True))
         run = FakeRun(**values, connection=connection, dsn=dsn)
-        run.backend.report = stack.enter_context(_shown_progress())
         on_end = None
         try:
             handler = resolve(entry.handler)
@@ -123,6 +120,8 @@ def command(
             return 1
     if mismatch:
         raise Refused(mismatch)
+    if run.reports:
+        click.echo(f"progress: {run.reports[-1]}", err=True)
     for enqueued in run.enqueued:
         click.echo(
             f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}",
@@ -145,29 +144,6 @@ def _trigger(values: dict[str, Any]) -> Trigger:
         return Trigger(**{**values, "scheduled_for": slot and datetime.fromisoformat(slot)})
     except (TypeError, ValueError) as error:
         raise Refused(f"scheduled_for of --trigger is not a time: {error}") from error
-
-
-@contextlib.contextmanager
-def _shown_progress() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress as a worker writes it: what is new, each second, and the
-    last one.
-    """
-    previous: Progress | None = None
-    latest: Progress | None = None
-    shown_at = time.monotonic()
-
-    def show(progress: Progress, is_last: bool = False) -> None:
-        nonlocal previous, latest, shown_at
-        latest, now = progress, time.monotonic()
-        if progress != previous and (is_last or now - shown_at >= 1.0):
-            previous, shown_at = progress, now
-            click.echo(f"progress: {progress}", err=True)
-
-    try:
-        yield show
-    finally:
-        if latest is not None:
-            show(latest, is_last=True)
 
 
 def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
