@@ -193,21 +193,6 @@ def test_an_environment_enables_jobs_and_is_on_record(db: Db) -> None:
     assert changes(db)[1] == ("x", "changed", {"enabled": False}, {"enabled": True})
 
 
-def test_a_rename_is_an_added_job_that_looks_like_a_retired_one(db: Db) -> None:
-    apply(db, a_file(old_name=HOURLY, other={"cron": "5 * * * *"}))
-    apply(
-        db,
-        a_file(new_name={**HOURLY, "timeout": "5m"}, another={"cron": "7 * * * *"}),
-        NOON + MINUTE,
-    )
-
-    [edit, _] = operations.edits(db, "default")
-
-    assert list(operations.renamed(operations.changes(db, [edit])[edit.id])) == [
-        ("new_name", "old_name")
-    ]
-
-
 def test_a_rollback_is_an_edit_of_its_own(db: Db) -> None:
     old, new = a_file(x=HOURLY), a_file(x={**HOURLY, "timeout": "5m"})
     for nth, file in enumerate((old, new, old)):

@@ -268,7 +268,7 @@ def test_it_is_shown_as_expired_and_nobody_is_notified(
         project.sync(returns_number={"expires_after": "15m", "notify": ["ops"]})
         [run] = project.enqueue("returns_number")
         assert ", expires 20" in cli("show", run).out
-        assert "; it expires at 20" in cli("why", "returns_number").out
+        assert ", expires 20" in cli("why", "returns_number").out
         project.db.execute("update yamlsched.job_runs set run_at = now() - interval '16 min'")
 
         project.work()

@@ -143,20 +143,16 @@ def retry(
     return _change(connection, ids, "retry", who, change, describe, now, reason, locks_jobs=True)
 
 
-def _last_attempt(run: RunState) -> dict[str, Any] | None:
-    """Return the attempt that a retry would make invisible: the row of a run describes the next one
+def _last_attempt(run: RunState) -> str | None:
+    """Return the attempt before a retry, for the trail: the row of a run describes the next one
     from then on.
 
     Failed attempts have a row of their own.
     """
-    if run.status not in (Status.CANCELLED, Status.SUCCEEDED) or not run.attempts:
+    if run.status not in (Status.CANCELLED, Status.SUCCEEDED) or not run.started_at:
         return None
-    times_of = {"started_at": run.started_at, "finished_at": run.finished_at}
-    return {
-        "attempt": run.attempts,
-        "worker": run.worker,
-        **{name: time.isoformat() if time else None for name, time in times_of.items()},
-    }
+    end = short_utc(run.finished_at) if run.finished_at else ""
+    return f"{run.attempts} on {run.worker}, {short_utc(run.started_at)} to {end}"
 
 
 def retried(run: RunState) -> str:

@@ -69,7 +69,7 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
     lines = [
         *_outcomes(row, now, failed),
         *(_expired(run, now.now) for run in expired if run is not None),
-        *(_waiting(run, now.now) for run in chain),
+        *(_state(run, now.now) for run in chain),
         *(now.why_no_worker(job.job_type, row.queue) if chain or row.late_since else ()),
         *([off] if off else ()),
         *_slots(row, job, now.now),
@@ -118,13 +118,8 @@ def _expired(run: StoredRun, now: datetime) -> str:
     return f"run {run.id} expired {ago} ago: {run.last_error}"
 
 
-def _waiting(run: StoredRun, now: datetime) -> str:
-    """Return the state of a run of the chain, what it waits for, and until when."""
-    expiry = f"; it expires at {short_utc(run.expires_at)}" if run.expires_at else ""
-    return _state(run, now) + (expiry if run.finished_at is None else "")
-
-
 def _state(run: StoredRun, now: datetime) -> str:
+    """Return the state of a run of the chain, and what it waits for."""
     what = f"run {run.id} of {run.job_type}"
     if run.hook and run.parent_id:
         what += f", which reports {runs.ENDS[run.hook]} of run {run.parent_id},"
@@ -132,32 +127,10 @@ def _state(run: StoredRun, now: datetime) -> str:
         ended = "died" if run.status == "dead" else "was cancelled"
         error = error_text(run.error_type, run.last_error)
         return f"{what} {ended} {between(run.finished_at, now)} ago{f': {error}' if error else ''}"
+    waits = history.waits_for(run, now)
     if run.waits:
-        return f"{what} {run.waits}"
-    attempt = f"attempt {run.attempts} of {run.max_attempts}"
-    of = "" if run.queue == "default" else f" of queue {run.queue}"
-    if run.status == "running" and run.started_at is not None:
-        return (
-            f"{what} has been running for {between(run.started_at, now)}, {attempt}; {_lease(run)}"
-        )
-    if run.run_at > now:
-        return f"{what} is {run.status}, {attempt}, due at {short_utc(run.run_at)}"
-    if run.status == "queued" and run.started_at is not None and run.started_at >= run.run_at:
-        ago = between(run.updated_at, now)
-        return f"{what} was released by its worker {ago} ago, {attempt}; none has claimed it since"
-    return (
-        f"{what} is {run.status}, {attempt}; no worker{of} has claimed it for"
-        f" {between(run.run_at, now)}"
-    )
-
-
-def _lease(run: StoredRun) -> str:
-    """Return when a running attempt ends if its worker no longer exists."""
-    assert run.locked_until is not None
-    return (
-        f"if its worker {run.worker} is gone, the first tick after {short_utc(run.locked_until)}"
-        " ends this attempt"
-    )
+        return f"{what} {waits.removeprefix(', ')}"
+    return f"{what} is {run.status}{waits}, attempt {run.attempts} of {run.max_attempts}"
 
 
 def _slots(row: JobHealth, job: Definition, now: datetime) -> Iterator[str]:
@@ -187,7 +160,7 @@ def _remedies(
         if problem.job_type == row.job_type or problem.kind == "tick":
             yield problem.remedy
     if failed is not None and row.failure_streak and not row.dead_within:
-        step = history.next_step(failed, (), now.now)
+        step = history.next_step(failed)
         yield f"yamlsched show {failed.id}" + (f"; then {step}" if failed.status == "dead" else "")
     if row.paused:
         yield f"yamlsched resume {row.job_type}"

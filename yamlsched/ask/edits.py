@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -201,21 +201,3 @@ def fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) ->
         keys,
         key=lambda key: (KEY_ORDER.get(key.field.partition(".")[0], len(KEY_ORDER)), key.field),
     )
-
-
-def renamed(groups: Sequence[ChangedAlike]) -> Iterator[tuple[str, str]]:
-    """Yield new jobs of an edit that look like a job that it retired, with the name of that one."""
-    retired: dict[tuple[object, ...], list[str]] = {}
-    for group in groups:
-        if group.change == "retired":
-            retired.setdefault(_identity(group.before), []).extend(group.first)
-    for group in groups:
-        alike = retired.get(_identity(group.after)) if group.change == "added" else None
-        for name in group.first if alike else ():
-            if alike:
-                yield name, alike.pop(0)
-
-
-def _identity(keys: Mapping[str, Any] | None) -> tuple[object, ...]:
-    known = keys or {}
-    return tuple(str(known.get(key)) for key in ("handler", "command", "cron", "crons", "timezone"))

@@ -16,8 +16,8 @@ import psycopg
 from yamlsched import durations
 from yamlsched.ask import runs
 from yamlsched.ask.edits import in_use
-from yamlsched.ask.runs import RetriedAttempt, RunDetails
-from yamlsched.ask.trail import MAX_ACTIONS, TrailEntry, trail
+from yamlsched.ask.runs import RunDetails
+from yamlsched.ask.trail import MAX_ACTIONS, trail
 from yamlsched.db.query import execute, fetch, fetch_column
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
@@ -242,14 +242,11 @@ def run_details(
     reported = progress.attempts_progress(connection, id)
     latest = [each for each in reported if each.worker == run.worker]
     parameters = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "of_hooks": False}
-    failures = fetch(connection, runs.FailedAttempt, "history.failures", **parameters)
-    actions = trail(connection, run.namespace, target=f"run:{id}", limit=MAX_ACTIONS)[::-1]
     return RunDetails(
         run=replace(
             run, progress=next((each for each in latest if each.attempt == run.attempts), None)
         ),
-        failures=failures,
-        retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
+        failures=fetch(connection, runs.FailedAttempt, "history.failures", **parameters),
         outputs=fetch(connection, runs.KeptOutput, "history.outputs", **parameters),
         progress=reported,
         effects=fetch(connection, runs.RunEffect, "history.effects", **parameters),
@@ -258,33 +255,10 @@ def run_details(
             connection, runs.ChildRun, "history.children", **parameters | {"of_hooks": True}
         ),
         parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
-        actions=[
-            replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"})
-            for entry in actions
-        ],
+        actions=trail(connection, run.namespace, target=f"run:{id}", limit=MAX_ACTIONS)[::-1],
         edits=in_use(connection, run.namespace, run.created_at, run.job_type),
         texts=texts,
     )
-
-
-def _retried_attempts(actions: Sequence[TrailEntry], failed: set[int]) -> list[RetriedAttempt]:
-    """Return the attempts that retries have recorded and that are not among those that
-    ``failed``.
-    """
-    retried: dict[int, RetriedAttempt] = {}
-    for action in actions:
-        recorded = action.detail.get("attempt") if action.verb == "retry" else None
-        if recorded is not None and recorded["attempt"] not in failed:
-            started_at, finished_at = (
-                datetime.fromisoformat(recorded[name]) if recorded[name] else None
-                for name in ("started_at", "finished_at")
-            )
-            number, worker = recorded["attempt"], recorded["worker"]
-            retried.setdefault(
-                number,
-                RetriedAttempt(number, action.detail["was"], worker, started_at, finished_at),
-            )
-    return list(retried.values())
 
 
 def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOutput:
@@ -322,7 +296,7 @@ def waits_for(run: runs.StoredRun, now: datetime) -> str:
             f" {rfc3339(run.locked_until, 'seconds')}"
         )
     words = [run.waits] if run.waits else []
-    if not words and (run.status == "failed" or (run.status == "queued" and run.run_at > now)):
+    if not words and run.finished_at is None:
         is_past = run.run_at <= now
         span = durations.approximate(now - run.run_at if is_past else run.run_at - now)
         words = [
@@ -333,13 +307,10 @@ def waits_for(run: runs.StoredRun, now: datetime) -> str:
     return "".join(f", {word}" for word in words)
 
 
-def next_step(
-    run: runs.StoredRun, in_doubt: Sequence[str] = (), now: datetime | None = None
-) -> str:
+def next_step(run: runs.StoredRun, in_doubt: Sequence[str] = ()) -> str:
     """Return what an operator can do about ``run`` now; empty if nothing needs to be done.
 
-    ``in_doubt`` are the keys of its effects that are in doubt. ``now`` shows whether its lease has
-    ended.
+    ``in_doubt`` are the keys of its effects that are in doubt.
     """
     is_over = run.status in (Status.DEAD, Status.CANCELLED)
     is_waiting = run.status in (Status.QUEUED, Status.FAILED)
@@ -348,25 +319,10 @@ def next_step(
         return f"{settle}; then yamlsched retry {run.id}"
     if is_over:
         return f"yamlsched retry {run.id}"
-    if is_waiting and run.retired_at is not None:
-        return (
-            "its job was removed from schedules.yaml: no worker claims it, and it is cancelled"
-            " after a day"
-        )
-    if is_waiting and not run.enabled:
+    if is_waiting and not (run.enabled and run.retired_at is None):
         return "its job is not enabled in schedules.yaml: no worker claims it"
     if is_waiting and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
-    if (
-        run.status == Status.RUNNING
-        and run.locked_until is not None
-        and now is not None
-        and run.locked_until < now
-    ):
-        return (
-            "its lease has ended, and the next worker takes it: yamlsched doctor, or yamlsched"
-            f" cancel {run.id}"
-        )
     if run.status == Status.FAILED:
         return f"it is retried automatically; to retry it now: yamlsched retry {run.id}"
     return ""

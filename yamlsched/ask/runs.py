@@ -22,19 +22,6 @@ from yamlsched.text import show_bytes
 
 
 @dataclass(frozen=True)
-class RetriedAttempt:
-    """An attempt that was cancelled or succeeded, and whose run was then retried: the retry
-    recorded it.
-    """
-
-    attempt: int
-    status: str
-    worker: str | None
-    started_at: datetime | None
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True)
 class RunDetails:
     """One run, with its failed attempts, effects, relatives and the actions of operators.
 
@@ -44,7 +31,6 @@ class RunDetails:
 
     run: StoredRun
     failures: list[FailedAttempt]
-    retried_attempts: list[RetriedAttempt]
     outputs: list[KeptOutput]
     progress: list[StoredProgress]
     effects: list[RunEffect]
@@ -58,9 +44,10 @@ class RunDetails:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """An attempt. ``status`` is failed, succeeded, cancelled, running, or released.
+    """An attempt. ``status`` is failed, succeeded, cancelled, running, or ended.
 
-    One that was released has left only its output: its number is that of the next one.
+    One that has ended otherwise has left only its output: it was released, and its number is that
+    of the next one, or its run was retried after it.
     """
 
     number: int
@@ -92,8 +79,6 @@ def attempts(details: RunDetails) -> list[AttemptRecord]:
 def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
     """Yield the failed attempts from job_failures, the latest one from the run itself, and what
     else has left output.
-
-    Those that were cancelled or succeeded before a retry are in the record of the retry.
     """
     run = details.run
     outputs = {(output.attempt, output.worker): output for output in details.outputs}
@@ -113,17 +98,6 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             used=used(failure),
             output=outputs.pop((failure.attempt, failure.worker), None),
         )
-    for record in details.retried_attempts:
-        recorded.add(record.attempt)
-        yield AttemptRecord(
-            number=record.attempt,
-            status=record.status,
-            worker=record.worker or "",
-            started_at=record.started_at,
-            ended_at=record.finished_at,
-            took=_between(record.started_at, record.finished_at),
-            output=outputs.pop((record.attempt, record.worker or ""), None),
-        )
     if (
         run.attempts
         and run.attempts not in recorded
@@ -142,7 +116,7 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
         )
     for kept in outputs.values():
         yield AttemptRecord(
-            kept.attempt, "released", kept.worker, None, kept.ended_at, None, output=kept
+            kept.attempt, "ended", kept.worker, None, kept.ended_at, None, output=kept
         )
 
 

@@ -154,7 +154,6 @@ def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
 
 def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
     """Yield how jobs were changed: those that were changed alike together."""
-    looks_like = dict(edits.renamed(changes))
     kinds = {"added": Change.ADDED, "retired": Change.REMOVED}
     for group in changes:
         kind = kinds.get(group.change, Change.CHANGED)
@@ -165,9 +164,6 @@ def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
         yield INDENT + _output.paint(f"{SIGNS[kind]} {', '.join(names)}{more}{returned}", style)
         if kind is not Change.REMOVED or job is not None:
             yield from _fields(group.before, group.after, kind)
-        for name in names:
-            if name in looks_like:
-                yield f"{INDENT}{INDENT}* it looks like {looks_like[name]} under a new name"
     if changes and changes[0].groups > len(changes):
         yield (
             f"{INDENT}and {changes[0].groups - len(changes)} more changes: --format json lists them"

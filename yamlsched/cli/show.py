@@ -102,7 +102,7 @@ def in_words(
 
 def document(details: RunDetails) -> dict[str, Any]:
     """Return the parts of the JSON document."""
-    names = ("run", "retried_attempts", "outputs", "progress", "effects", "children", "hooks")
+    names = ("run", "outputs", "progress", "effects", "children", "hooks")
     parts = {name: getattr(details, name) for name in (*names, "actions")}
     return parts | {
         "attempts": details.failures,
@@ -181,15 +181,15 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield (
         "next",
         history.next_step(
-            run, [effect.key for effect in details.effects if effect.state == "in_doubt"], now
+            run, [effect.key for effect in details.effects if effect.state == "in_doubt"]
         ),
     )
 
 
 def attempt(record: AttemptRecord, full: bool) -> Entry:
     """Return what is shown of an attempt."""
-    if record.status == "released":
-        words = ["released", _output.instant(record.ended_at), record.worker]
+    if record.status == "ended":
+        words = ["ended", _output.instant(record.ended_at), record.worker]
     else:
         took = f"took {durations.show(record.took)}" if record.took is not None else ""
         revision = f"revision {record.revision}" if record.revision else ""

@@ -115,7 +115,7 @@ def show(visit: Visit) -> RunView:
         next_step=(
             ""
             if run.status == Status.CANCELLED and not in_doubt
-            else history.next_step(run, in_doubt, visit.now)
+            else history.next_step(run, in_doubt)
         ),
         in_doubt=in_doubt,
         why_not_claimed=health.why_not_claimed(visit.connection, run, visit.now),
