@@ -150,25 +150,6 @@ def test_a_thousand_errors_are_reported_and_the_valid_jobs_are_still_known(job: 
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        'cron: "0 25 * * *"',
-        "colour: red",
-        "timeout: 5",
-        "overlap: parallel",
-        'timezone: "Europe/Berlni"',
-        "timeout: 010",
-        "spread: 5m",
-        "tags: [a, a]",
-    ],
-)
-def test_an_error_in_another_key_hides_no_diagnostic_of_handler_payload_and_secrets(other: str):
-    job = f"{{{other}, handler: shop.mail.digest, payload: {{too: x, password: hunter2}}}}"
-
-    assert {"YS304", "YS409"} < codes(f"version: 1\njobs:\n  one: {job}\n")
-
-
-@pytest.mark.parametrize(
     "job",
     [
         '{cron: "0 5 * * *", handler: shop.mail.fetch, paylod: {url: x}}',
@@ -273,23 +254,6 @@ def test_the_jobs_of_a_file_that_is_not_valid_yaml_are_not_counted(folder: Path)
     (folder / "schedules.yaml").write_text("jobs: [")
 
     assert run("validate").output.endswith("schedules.yaml: 1 error, 0 warnings\n")
-
-
-def test_import_binds_the_payload_of_a_job_with_other_errors(folder: Path):
-    (folder / "errands.py").write_text("def run(url): ...\ngo = run\n")
-    jobs = "".join(
-        f'  {name}: {{cron: "0 25 * * *", handler: errands.go, payload: {{{name}: x}}}}\n'
-        for name in ("url", "uri")
-    )
-    (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
-
-    found = run("validate", "--import", "--format", "concise").output.splitlines()
-
-    assert [(line.split(":")[1], line.partition("[")[2][:5]) for line in found] == [
-        ("3", "YS201"),
-        ("4", "YS201"),
-        ("4", "YS304"),
-    ]
 
 
 def test_import_runs_the_module_and_binds_the_payload(folder: Path):

@@ -21,7 +21,7 @@ from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import apply_suppressions, is_suppressed
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint.check import check as lint
-from yamlsched.schedule.load import Calls, Loaded
+from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.schema import FILE, INCLUDED, SCHEMA
 from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Part, Source
@@ -47,7 +47,7 @@ def check(loaded: Loaded, file: Path, folders: Sequence[str | Path] | None) -> C
     of_handlers = [] if folders is None else check_handlers(loaded, file, sources)
     diagnostics = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
     wrong = (
-        {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, sources)}
+        {job.name for job in loaded.served_jobs if _is_wrong(loaded, job, file, sources)}
         if of_handlers
         else set()
     )
@@ -141,10 +141,10 @@ def _diagnostic(loaded: Loaded, finding: FileFinding) -> Diagnostic:
     return loaded.source.diagnostic(span, finding.code, message, remedy, (), ERROR)
 
 
-def _is_wrong(loaded: Loaded, calls: Calls, file: Path, sources: Sources) -> bool:
+def _is_wrong(loaded: Loaded, job: Job, file: Path, sources: Sources) -> bool:
     diagnostics = [
-        *handlers.check(loaded, sources, calls),
-        *commands.check(loaded, file, calls),
+        *handlers.check(loaded, sources, job),
+        *commands.check(loaded, file, job),
     ]
     return any(
         diagnostic.severity == ERROR and not is_suppressed(diagnostic) for diagnostic in diagnostics

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.load import Calls, Loaded
+from yamlsched.schedule.job import Job
+from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.text import quoted, truncate
 
@@ -91,32 +92,28 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     return Obstacle(message, "Correct that line and its line ending, or install the interpreter.")
 
 
-def check(loaded: Loaded, file: Path, only: Calls | None = None) -> list[Diagnostic]:
+def check(loaded: Loaded, file: Path, only: Job | None = None) -> list[Diagnostic]:
     """Return what keeps the commands of enabled jobs, or of one, from being started on this host.
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
     findings, folder = Findings(loaded.source), str(file.resolve().parent)
-    for calls in loaded.calls if only is None else (only,):
-        if findings.is_full:
-            break
-        _check_calls(loaded, calls, folder, findings)
+    for job in loaded.served_jobs if only is None else (only,):
+        if job.command and job.enabled and not findings.is_full:
+            _check_command(loaded, job, folder, findings)
     return findings.diagnostics()
 
 
-def _check_calls(loaded: Loaded, calls: Calls, home: str, findings: Findings) -> None:
+def _check_command(loaded: Loaded, job: Job, home: str, findings: Findings) -> None:
     """Report what is wrong with one job's command, in a file in the folder ``home``."""
-    job = loaded.jobs.get(calls.job)
-    if not calls.command or (job is not None and not job.enabled):
-        return
-    program, env = calls.command[0], calls.env or {}
-    folder = os.path.join(home, calls.cwd or "")
-    spot = loaded.spot(calls.job, "command").child(0)
-    if obstacle := directory_obstacle(folder, calls.cwd or folder):
-        at = loaded.spot(calls.job, "cwd") if calls.cwd else spot
+    program = job.command[0]
+    folder = os.path.join(home, job.cwd or "")
+    spot = loaded.spot(job.name, "command").child(0)
+    if obstacle := directory_obstacle(folder, job.cwd or folder):
+        at = loaded.spot(job.name, "cwd") if job.cwd else spot
         findings.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
     elif obstacle := program_obstacle(
-        program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath
+        program, folder, job.env.get("PATH") or os.environ.get("PATH") or os.defpath
     ):
         is_name = bool(program) and "/" not in program
         report, code = (findings.warning, "YS422") if is_name else (findings.error, "YS310")

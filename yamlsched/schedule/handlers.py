@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.load import Calls, Loaded
+from yamlsched.schedule.job import Job
+from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.lookup import Handler, Sources, split_path
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.source import Diagnostic, Finding
@@ -25,26 +26,25 @@ MAX_ERROR_CHARS = 200
 
 
 def check(
-    loaded: Loaded, sources: Sources, only: Calls | None = None, imports: bool = False
+    loaded: Loaded, sources: Sources, only: Job | None = None, imports: bool = False
 ) -> list[Diagnostic]:
     """Return what is wrong with the handlers of all jobs, or of one.
 
-    A job with errors in other keys is checked too, so that everything is reported at once.
     ``imports``: import what can be found, which runs the project's code.
     """
     findings = Findings(loaded.source)
-    for calls in loaded.calls if only is None else (only,):
+    for job in loaded.served_jobs if only is None else (only,):
         if findings.is_full:
             break
-        if (dotted := calls.handler) is None:
+        if (dotted := job.handler) is None:
             continue
-        spot, function = loaded.spot(calls.job, "handler"), sources.find(dotted)
+        spot, function = loaded.spot(job.name, "handler"), sources.find(dotted)
         if imports and not isinstance(function, Finding):
-            function = _import(dotted, calls.job)
+            function = _import(dotted, job.name)
         if isinstance(function, Finding):
             findings.report(spot, function)
         elif function is not None:
-            _check_function(loaded, calls, dotted, spot, function, findings)
+            _check_function(loaded, job, dotted, spot, function, findings)
     return findings.diagnostics()
 
 
@@ -75,7 +75,7 @@ def _import(dotted: str, job: str) -> Handler | Finding:
 
 def _check_function(
     loaded: Loaded,
-    calls: Calls,
+    job: Job,
     dotted: str,
     spot: Spot,
     function: Handler,
@@ -87,15 +87,15 @@ def _check_function(
         remedy = "Do the work without yield, or call it from a function that consumes it."
         findings.error(spot, "YS306", message, remedy)
         return
-    if calls.async_queue is not None:
-        _check_async(calls.async_queue, dotted, spot, function, findings)
+    if job.is_async:
+        _check_async(job.queue, dotted, spot, function, findings)
     if _enqueues(function):
-        _check_followers(loaded, calls.job, findings)
+        _check_followers(loaded, job.name, findings)
     try:
         parameters = Parameters.of(dotted, function)
     except (TypeError, ValueError):
         return  # some builtins have no signature
-    _check_payload(loaded, calls, spot, parameters, findings)
+    _check_payload(loaded, job, spot, parameters, findings)
 
 
 def _name(dotted: str) -> str:
@@ -207,36 +207,30 @@ def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
 
 
 def _check_payload(
-    loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, findings: Findings
+    loaded: Loaded, job: Job, handler: Spot, parameters: Parameters, findings: Findings
 ) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
-    _check_values(loaded, calls, parameters, findings)
-    problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
+    _check_values(loaded, job, parameters, findings)
+    problems = {key: problem for key in job.payload if (problem := parameters.problem(key))}
     for key, problem in problems.items():
-        findings.report(loaded.spot(calls.job, "payload", key).key, problem)
-    if calls.payload is None or not calls.has_own_runs or not calls.is_whole or problems:
-        # the payload may come with each enqueue, or an unknown key may be a misspelt parameter
-        return
-    if missing := parameters.missing(calls.payload):
+        findings.report(loaded.spot(job.name, "payload", key).key, problem)
+    if problems or not (job.cron or job.after or job.name in loaded.hooks):
+        return  # an unknown key may be a misspelt parameter, or the payload comes with each enqueue
+    if missing := parameters.missing(job.payload):
         remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
-        if missing[0] == "self" and "." in parameters.handler.partition(":")[2]:
-            remedy = "Make it a static method: a handler is called without an object."
         findings.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
 
 
-def _check_values(loaded: Loaded, calls: Calls, parameters: Parameters, findings: Findings) -> None:
+def _check_values(loaded: Loaded, job: Job, parameters: Parameters, findings: Findings) -> None:
     """Report a limit that counts, or a job whose runs are unique, by a key that no run has."""
-    job = loaded.jobs.get(calls.job)
-    if job is None:
-        return
-    limit = loaded.spot(calls.job, "limit")
+    limit = loaded.spot(job.name, "limit")
     keys = [(key, limit, f"{limit}: {quoted(str(limit.value))}", "YS436") for key in job.limit_by]
     if job.unique:
-        unique = loaded.spot(calls.job, "unique")
-        by = loaded.spot(calls.job, "unique", "by").children()
+        unique = loaded.spot(job.name, "unique")
+        by = loaded.spot(job.name, "unique", "by").children()
         keys += [(spot.value, spot, str(unique), "YS456") for spot in by]
     for key, spot, what, code in keys:
-        if parameters.problem(key) and key not in (calls.payload or ()):
+        if parameters.problem(key) and key not in job.payload:
             message = (
                 f"{what} counts by {quoted(key)}, which is not a parameter of"
                 f" {parameters.handler}: it is null in every run"

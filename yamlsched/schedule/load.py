@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.lifecycle import DEFAULT_QUEUE
 from yamlsched.schedule import environments, include, schema_check
 from yamlsched.schedule.build import build_entries, build_jobs, build_queues, build_retention
 from yamlsched.schedule.file import NOTHING, Included
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
-from yamlsched.schedule.following import OWN_SLOTS, follow
-from yamlsched.schedule.job import Job, Limit, Mode, NotifyTarget, Queue, Retention
+from yamlsched.schedule.following import follow
+from yamlsched.schedule.job import Job, Limit, NotifyTarget, Queue, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.reader import Reader
-from yamlsched.schedule.schema import HOOKS, JOB_KEYS
+from yamlsched.schedule.schema import HOOKS
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
 from yamlsched.schedule.when import build_calendars
-
-
-@dataclass(frozen=True)
-class Calls:
-    """The functions or the program that a job's entry names, whether its other keys are valid or
-    not.
-
-    Each is None if it is absent or invalid; a job without a payload has an empty one.
-    ``async_queue``: its queue if its handler shares a process. ``is_whole``: no key of the
-    entry is misspelt or unreadable, so that what is missing here is missing.
-    """
-
-    job: str
-    handler: str | None
-    payload: dict[str, Any] | None
-    command: list[str] | None
-    env: dict[str, str] | None
-    cwd: str | None
-    async_queue: str | None
-    has_own_runs: bool  # with its own payload: of slots, or as a hook
-    is_whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,44 +85,18 @@ class Loaded:
         spot = self.root and self.root.get(key)
         return self.root is not None and (spot is None or self.findings.is_valid(spot))
 
+    @property
+    def served_jobs(self) -> list[Job]:
+        """The jobs whose handlers and programs are checked."""
+        return [
+            job for job in self.jobs.values() if self.served is None or job.queue in self.served
+        ]
+
     @cached_property
-    def calls(self) -> tuple[Calls, ...]:
-        """What each job calls; nothing for a file of another version. Several checks read it."""
-        return tuple(self._calls())
-
-    def _calls(self) -> Iterator[Calls]:
-        hooks = {name for job in self.jobs.values() for key in HOOKS for name in getattr(job, key)}
-        for job in self.root.entries("jobs") if self.root and self.is_readable else ():
-            entry = job.value
-            if not isinstance(entry, dict):
-                continue
-            if self.served is not None and self._queue(job) not in self.served:
-                continue
-            yield Calls(
-                str(job.path[-1]),
-                self._valid(job, "handler"),
-                self._valid(job, "payload") if "payload" in entry else {},
-                self._valid(job, "command") if "command" in entry else None,
-                self._valid(job, "env"),
-                self._valid(job, "cwd"),
-                self._async_queue(job),
-                not entry.keys().isdisjoint(OWN_SLOTS) or job.path[-1] in hooks,
-                not job.node.has_errors and entry.keys() <= JOB_KEYS.keys(),
-            )
-
-    def _queue(self, job: Spot) -> str:
-        return str(self._valid(job, "queue") or DEFAULT_QUEUE)
-
-    def _async_queue(self, job: Spot) -> str | None:
-        """Return the queue of a job if its runs are coroutines."""
-        name = self._queue(job)
-        queue = self.queues.get(name)
-        return name if queue is not None and queue.mode is Mode.ASYNC else None
-
-    def _valid(self, job: Spot, key: str) -> Any:
-        """Return the plain value of a job's key, None if it is absent or invalid."""
-        spot = self.written(str(job.path[-1]), key)
-        return spot.node.plain() if spot is not None and self.findings.is_valid(spot) else None
+    def hooks(self) -> frozenset[str]:
+        """The jobs that lists of hooks name."""
+        jobs = self.jobs.values()
+        return frozenset(name for job in jobs for key in HOOKS for name in getattr(job, key))
 
     def written(self, job: str, *keys: str) -> Spot | None:
         """Return where a key of a job is written, in its entry or in defaults; None if

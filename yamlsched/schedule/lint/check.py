@@ -21,12 +21,14 @@ JOB_RULES = (
     jobs.pause_after,
     jobs.upstreams,
     jobs.zone_names,
+    values.executes_payload,
+    values.secrets,
+    values.shell_syntax,
 )
-CALL_RULES = (values.executes_payload, values.secrets, values.shell_syntax)
 
 
 def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Diagnostic]:
-    """Return the warnings about the valid jobs, and about secrets and commands in all others.
+    """Return the warnings about the valid jobs.
 
     Clock changes are searched in the year after ``now``, an aware datetime.
     """
@@ -39,7 +41,4 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
             linter.findings.warning(
                 spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name"
             )
-    for calls in loaded.calls:
-        for call_rule in CALL_RULES:
-            call_rule(linter, calls)
     return linter.findings.diagnostics()

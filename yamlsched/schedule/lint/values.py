@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from os.path import basename
 
+from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint import Linter
-from yamlsched.schedule.load import Calls
 from yamlsched.schedule.node import Spot
 from yamlsched.secret_forms import mask_command, mask_value
 from yamlsched.text import quoted
@@ -27,17 +27,17 @@ SHELL_SYNTAX = re.compile(
 )
 
 
-def executes_payload(linter: Linter, calls: Calls) -> None:
-    if calls.handler is not None and CALLS_PROGRAM.fullmatch(calls.handler):
-        spot = linter.loaded.spot(calls.job, "handler")
+def executes_payload(linter: Linter, job: Job) -> None:
+    if job.handler is not None and CALLS_PROGRAM.fullmatch(job.handler):
+        spot = linter.loaded.spot(job.name, "handler")
         message = (
-            f"{spot}: {calls.handler} executes its payload, which anyone who can enqueue can set"
+            f"{spot}: {job.handler} executes its payload, which anyone who can enqueue can set"
         )
         remedy = "Write command: [program, argument] in place of the handler."
         linter.findings.warning(spot, "YS421", message, remedy)
 
 
-def secrets(linter: Linter, calls: Calls) -> None:
+def secrets(linter: Linter, job: Job) -> None:
     """Report what looks like a secret in the values that a job passes on."""
 
     def warn(spot: Spot, at: Spot) -> None:
@@ -47,13 +47,13 @@ def secrets(linter: Linter, calls: Calls) -> None:
         remedy = "Read it from a file such as ~/.pgpass, or from the environment of the worker."
         linter.findings.warning(at, "YS409", message, remedy)
 
-    words = calls.command or ()
-    for nth, (word, masked) in enumerate(zip(words, mask_command(words), strict=True)):
-        if word != masked:
-            spot = linter.loaded.spot(calls.job, "command").child(nth)
+    masked = mask_command(job.command)
+    for nth, (word, shown) in enumerate(zip(job.command, masked, strict=True)):
+        if word != shown:
+            spot = linter.loaded.spot(job.name, "command").child(nth)
             warn(spot, spot)
     for key in VARIABLES:
-        top = linter.loaded.written(calls.job, key) if getattr(calls, key) else None
+        top = linter.loaded.written(job.name, key) if getattr(job, key) else None
         for spot in _strings(top) if top else ():
             name = spot.path[-1]
             if VARIABLES[key].search(spot.value):
@@ -72,11 +72,11 @@ def _strings(spot: Spot) -> Iterator[Spot]:
         yield from _strings(child)
 
 
-def shell_syntax(linter: Linter, calls: Calls) -> None:
+def shell_syntax(linter: Linter, job: Job) -> None:
     """Report what only a shell would act on, in a command without one."""
-    if not calls.command or basename(calls.command[0]) in (*SHELLS, *OWN_SYNTAX):
+    if not job.command or basename(job.command[0]) in (*SHELLS, *OWN_SYNTAX):
         return
-    for item in linter.loaded.spot(calls.job, "command").children():
+    for item in linter.loaded.spot(job.name, "command").children():
         if SHELL_SYNTAX.fullmatch(item.value):
             message = (
                 f"{item}: {quoted(item.value)} is passed to the program as it is, because no shell"
