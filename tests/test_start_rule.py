@@ -19,7 +19,7 @@ from yamlsched.service.start_rule import (
     MAX_DELAY,
     Decision,
     QueueLoad,
-    StartSettings,
+    QueueStart,
     StartState,
     WorkerRow,
     decide,
@@ -27,6 +27,13 @@ from yamlsched.service.start_rule import (
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 HOUR, DAY = 3600.0, 86400.0
+GPU = QueueStart(
+    queue="gpu",
+    command=("true",),
+    max_workers=8,
+    concurrency=1,
+    start_timeout=timedelta(hours=1),
+)
 
 
 def at(seconds: float) -> datetime:
@@ -159,10 +166,7 @@ class Model:
             or self.state.decided_at is None
             or row.ended_at > self.state.decided_at
         ]
-        settings = StartSettings(
-            max_workers=self.max_workers,
-            concurrency=self.concurrency,
-        )
+        settings = replace(GPU, max_workers=self.max_workers, concurrency=self.concurrency)
         decision = decide(now, settings, self.state, shown, self._load())
         if decision.state.failed_starts > self.state.failed_starts:
             self.failures.append(self.now)
@@ -314,7 +318,7 @@ def states(draw: st.DrawFn) -> StartState:
 
 
 SETTINGS = st.builds(
-    StartSettings,
+    lambda **values: replace(GPU, **values),
     max_workers=st.integers(1, 8),
     concurrency=st.integers(1, 4),
 )
@@ -328,7 +332,7 @@ def left_over(rows: list[WorkerRow], decision: Decision) -> list[WorkerRow]:
 
 @given(SETTINGS, states(), ROWS, LOADS)
 def test_live_and_starting_workers_are_never_more_than_the_maximum(
-    settings: StartSettings, state: StartState, rows: list[WorkerRow], load: QueueLoad
+    settings: QueueStart, state: StartState, rows: list[WorkerRow], load: QueueLoad
 ) -> None:
     decision = decide(NOON, settings, state, rows, load)
     started = [row for row in left_over(rows, decision) if row.requested_at]
@@ -338,7 +342,7 @@ def test_live_and_starting_workers_are_never_more_than_the_maximum(
 
 @given(SETTINGS, states(), ROWS, LOADS)
 def test_no_more_are_started_than_there_are_runs_for(
-    settings: StartSettings, state: StartState, rows: list[WorkerRow], load: QueueLoad
+    settings: QueueStart, state: StartState, rows: list[WorkerRow], load: QueueLoad
 ) -> None:
     decision = decide(NOON, settings, state, rows, load)
     helping = [row for row in left_over(rows, decision) if row.leaving_at is None]
@@ -347,7 +351,7 @@ def test_no_more_are_started_than_there_are_runs_for(
 
 @given(SETTINGS, states(), ROWS, LOADS)
 def test_after_a_failed_start_one_is_started_at_a_time_and_none_before_its_delay(
-    settings: StartSettings, state: StartState, rows: list[WorkerRow], load: QueueLoad
+    settings: QueueStart, state: StartState, rows: list[WorkerRow], load: QueueLoad
 ) -> None:
     decision = decide(NOON, settings, state, rows, load)
     if decision.state.failed_starts:
@@ -362,7 +366,7 @@ def test_after_a_failed_start_one_is_started_at_a_time_and_none_before_its_delay
 
 @given(SETTINGS, states(), ROWS, LOADS)
 def test_failures_end_only_with_a_worker_that_came_later_and_executed_a_run(
-    settings: StartSettings, state: StartState, rows: list[WorkerRow], load: QueueLoad
+    settings: QueueStart, state: StartState, rows: list[WorkerRow], load: QueueLoad
 ) -> None:
     decision = decide(NOON, settings, state, rows, load)
     if decision.state.failed_starts < state.failed_starts:
@@ -375,7 +379,7 @@ def test_failures_end_only_with_a_worker_that_came_later_and_executed_a_run(
 
 @given(SETTINGS, states(), ROWS, LOADS)
 def test_the_same_rows_count_as_a_failed_start_once(
-    settings: StartSettings, state: StartState, rows: list[WorkerRow], load: QueueLoad
+    settings: QueueStart, state: StartState, rows: list[WorkerRow], load: QueueLoad
 ) -> None:
     first = decide(NOON, settings, state, rows, load)
     written = [
@@ -390,7 +394,7 @@ def test_the_same_rows_count_as_a_failed_start_once(
 
 @given(SETTINGS, states(), ROWS, LOADS)
 def test_a_worker_that_was_seen_within_a_minute_is_never_lost(
-    settings: StartSettings, state: StartState, rows: list[WorkerRow], load: QueueLoad
+    settings: QueueStart, state: StartState, rows: list[WorkerRow], load: QueueLoad
 ) -> None:
     decision = decide(NOON, settings, state, rows, load)
     for row in rows:
@@ -404,7 +408,6 @@ def test_a_worker_that_was_seen_within_a_minute_is_never_lost(
 
 # -- what is a failed start ------------------------------------------------------------------------
 
-GPU = StartSettings(max_workers=8, concurrency=1)
 BUSY = QueueLoad(runs=3, oldest_due_at=at(-600))
 BEFORE = StartState(decided_at=at(-1))
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +21,9 @@ from support.rows import a_job, a_run, value
 from yamlsched import db as store
 from yamlsched.errors import Refused
 from yamlsched.service import start_commands
-from yamlsched.service.start_commands import QueueStart, StartContext, find_program
-from yamlsched.service.start_rule import StartSettings
-from yamlsched.service.starts import Starter, start_missing, starting
+from yamlsched.service.start_commands import StartContext, find_program, run_command
+from yamlsched.service.start_rule import QueueStart
+from yamlsched.service.starts import start_missing, starting
 from yamlsched.worker.registration import Registration, WorkerName, register
 
 Db = psycopg.Connection[Any]
@@ -30,7 +31,8 @@ QUEUE = "gpu"
 GPU = QueueStart(
     queue=QUEUE,
     command=("true",),
-    settings=StartSettings(max_workers=3, concurrency=1),
+    max_workers=3,
+    concurrency=1,
     start_timeout=timedelta(hours=1),
 )
 
@@ -57,12 +59,9 @@ def program(*lines: str) -> tuple[str, ...]:
 
 def run_commands(context: StartContext, start: QueueStart, *ids: str) -> dict[str, str]:
     """Run the commands of workers, and return the errors."""
-    with Starter(context, [start]) as starter:
-        starter.launch(start, ids)
-        while starter.is_busy:
-            time.sleep(0.01)
-            starter.collect()
-        return {id: error for id, (_, error) in starter.failures.items()}
+    with ThreadPoolExecutor() as pool:
+        errors = pool.map(lambda id: run_command(context, start, id), ids)
+        return {id: error for id, error in zip(ids, errors, strict=True) if error}
 
 
 def await_end(pid: int) -> None:
@@ -314,7 +313,7 @@ def test_a_worker_above_the_maximum_is_refused_and_is_no_failed_start(
 
     ended = {row.id: (row.ended_at is not None, row.error) for row in workers(db)}
     assert ended == {first: (False, None), second: (True, None)}
-    start_missing(context, [replace(GPU, settings=StartSettings(max_workers=1, concurrency=1))])
+    start_missing(context, [replace(GPU, max_workers=1)])
     assert value(db, "select coalesce(max(failed_starts), 0) from yamlsched.queue_states") == 0
 
 

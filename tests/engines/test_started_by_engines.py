@@ -35,8 +35,8 @@ IMPATIENT = (
 )
 DIES = (
     "import os, yamlsched.service.starts as s\n"
-    "def launch(*_): os.kill(os.getpid(), 9)\n"
-    "s.launch = launch"
+    "def run_command(*_): os.kill(os.getpid(), 9)\n"
+    "s.run_command = run_command"
 )
 
 

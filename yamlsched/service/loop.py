@@ -17,7 +17,8 @@ from yamlsched.db.query import Connection
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.schedule.job import Job
-from yamlsched.service.start_commands import QueueStart, StartContext
+from yamlsched.service.start_commands import StartContext
+from yamlsched.service.start_rule import QueueStart
 from yamlsched.service.starts import StartTask, queue_starts
 from yamlsched.service.steps import (
     OnMessages,

@@ -7,30 +7,18 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import IO
 
 from yamlsched import log
 from yamlsched.handler.programs import SECRETS, describe_exit, signal_group
-from yamlsched.service.start_rule import StartSettings
+from yamlsched.service.start_rule import QueueStart
 from yamlsched.sync.files import ScheduleFile
 
 TERMINATE_SECONDS, KILL_SECONDS = 60.0, 90.0  # after which a command gets SIGTERM, and SIGKILL
 MAX_ERROR_LINES, MAX_ERROR_CHARS = 5, 1_000  # of what a failed command printed last
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueStart:
-    """A queue whose workers are started, and how."""
-
-    queue: str
-    command: tuple[str, ...]
-    settings: StartSettings
-    start_timeout: timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,71 +42,50 @@ class StartContext:
 
 def find_program(program: str, folder: Path) -> str | None:
     """Return the path of a program that starts workers; None if this host does not have it."""
-    if "/" in program:
-        path = folder / program
-        return str(path) if os.access(path, os.X_OK) and path.is_file() else None
-    return shutil.which(program)
+    return shutil.which(str(folder / program) if "/" in program else program)
 
 
-@dataclass
-class Command:
-    """A command that runs. What it prints goes to ``output``."""
-
-    queue: str
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    started_at: float
-    is_terminated: bool = False
-
-    def error(self) -> str | None:
-        """Return why it has failed, with its last lines; None if it has not."""
-        reason = describe_exit(self.process.returncode)
-        if self.is_terminated:
-            reason = f"it did not return within {TERMINATE_SECONDS:.0f} s"
-        elif self.process.returncode == 0:
-            return None
-        return "\n".join([reason, *self._last_lines()])[:MAX_ERROR_CHARS]
-
-    def _last_lines(self) -> Sequence[str]:
-        size = self.output.seek(0, os.SEEK_END)
-        self.output.seek(max(0, size - MAX_ERROR_CHARS))
-        text = self.output.read().decode("utf-8", "replace").replace("\0", "")
-        return [line.rstrip() for line in text.splitlines() if line.strip()][-MAX_ERROR_LINES:]
-
-    def end_if_late(self, seconds: float) -> None:
-        """Terminate it when it runs for too long, and kill it later."""
-        if seconds >= KILL_SECONDS:
-            signal_group(self.process.pid, signal.SIGKILL)
-        elif seconds >= TERMINATE_SECONDS and not self.is_terminated:
-            self.is_terminated = True
-            signal_group(self.process.pid, signal.SIGTERM)
-
-
-def launch(context: StartContext, id: str, start: QueueStart) -> Command:
+def run_command(context: StartContext, start: QueueStart, id: str) -> str | None:
+    """Run the command of a worker; return why it has failed, with its last lines, or None."""
     names = {
         "worker": id,
         "queue": start.queue,
         "namespace": context.namespace,
         "env": context.environment,
     }
-    program = find_program(start.command[0], context.folder) or start.command[0]
-    words = [program, *(_replace(word, names) for word in start.command[1:])]
-    output = tempfile.TemporaryFile()  # noqa: SIM115
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=context.folder,
-            env=_environment(names),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError:
-        output.close()
-        raise
-    log.info("worker.requested", queue=start.queue, worker=id)
-    return Command(start.queue, process, output, time.monotonic())
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                [_replace(word, names) for word in start.command],
+                cwd=context.folder,
+                env=_environment(names),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"{start.command[0]}: {error.strerror}"
+        log.info("worker.requested", queue=start.queue, worker=id)
+        if (reason := _await(process)) is None:
+            return None
+        output.seek(max(0, output.seek(0, os.SEEK_END) - MAX_ERROR_CHARS))
+        text = output.read().decode("utf-8", "replace").replace("\0", "")
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join([reason, *lines[-MAX_ERROR_LINES:]])[:MAX_ERROR_CHARS]
+
+
+def _await(process: subprocess.Popen[bytes]) -> str | None:
+    """Wait until a command has ended, end it if it runs for too long, and return why it failed."""
+    with suppress(subprocess.TimeoutExpired):
+        status = process.wait(TERMINATE_SECONDS)
+        return describe_exit(status) if status else None
+    signal_group(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_SECONDS - TERMINATE_SECONDS)
+    signal_group(process.pid, signal.SIGKILL)
+    process.wait()
+    return f"it did not return within {TERMINATE_SECONDS:.0f} s"
 
 
 def _environment(names: Mapping[str, str]) -> dict[bytes, bytes]:

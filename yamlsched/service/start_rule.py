@@ -21,11 +21,14 @@ DUE_FOR = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartSettings:
-    """What the file says about a queue. ``concurrency`` is that of one worker."""
+class QueueStart:
+    """A queue whose workers are started, and how; ``concurrency`` is that of one worker."""
 
+    queue: str
+    command: tuple[str, ...]
     max_workers: int
     concurrency: int
+    start_timeout: timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +82,19 @@ class Decision:
     """How many workers to start, and what to write before.
 
     ``lost`` are workers that have ended without a word, with the reason; ``failed`` those whose
-    start has failed although they ended in order.
+    start has failed although they ended in order. Without ``is_change`` there is nothing to do.
     """
 
     count: int
     state: StartState
     lost: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    is_change: bool = True
 
 
 def decide(
     now: datetime,
-    settings: StartSettings,
+    start: QueueStart,
     state: StartState,
     workers: Sequence[WorkerRow],
     load: QueueLoad,
@@ -102,26 +106,27 @@ def decide(
     lost = {w.id: reason for w in workers if (reason := _lost(w, now))}
     left = {w.id: reason for w in workers if (reason := _failed(w, state, load))}
     has_failed = bool(left) or any(w.id in lost and w.runs == 0 and w.requested_at for w in workers)
-    state = _next_state(now, state, workers, has_failed)
+    before, state = state, _next_state(now, state, workers, has_failed)
     workers = [w for w in workers if w.ended_at is None and w.id not in lost]
-    count = _wanted(settings, workers, load)
+    count = _wanted(start, workers, load)
     if state.failed_starts:
         is_early = state.next_start_at is not None and now < state.next_start_at
         has_probe = any(w.is_unproven for w in workers)
         count = 0 if is_early or has_probe else min(count, 1)
-    return Decision(count=count, state=state, lost=lost, failed=left)
+    is_change = bool(count or lost or left) or state.failed_starts != before.failed_starts
+    return Decision(count=count, state=state, lost=lost, failed=left, is_change=is_change)
 
 
-def _wanted(settings: StartSettings, workers: Sequence[WorkerRow], load: QueueLoad) -> int:
+def _wanted(start: QueueStart, workers: Sequence[WorkerRow], load: QueueLoad) -> int:
     """Return how many workers are missing.
 
     A leaving worker takes no more runs, so it does not count as help; but it still has its place
     in the engine, so it counts under the maximum. One that somebody else started helps, and has
     no place.
     """
-    needed = -(-load.runs // settings.concurrency)
+    needed = -(-load.runs // start.concurrency)
     helping = sum(w.leaving_at is None for w in workers)
-    places = settings.max_workers - sum(w.requested_at is not None for w in workers)
+    places = start.max_workers - sum(w.requested_at is not None for w in workers)
     return max(0, min(needed - helping, places))
 
 

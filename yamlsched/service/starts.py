@@ -1,4 +1,4 @@
-"""Starting workers: what to start is decided by ``start_rule``, and the commands are run here."""
+"""Starting workers: ``start_rule`` decides how many, and ``start_commands`` runs the commands."""
 
 from __future__ import annotations
 
@@ -7,32 +7,25 @@ import contextlib
 import os
 import secrets
 import select
-import signal
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import psycopg
 
 from yamlsched import db, log
 from yamlsched.db.query import Connection, execute, fetch
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.handler.programs import signal_group
 from yamlsched.schedule.job import Mode, Queue
-from yamlsched.service.start_commands import (
-    Command,
-    QueueStart,
-    StartContext,
-    find_program,
-    launch,
-)
+from yamlsched.service.start_commands import StartContext, find_program, run_command
 from yamlsched.service.start_rule import (
     Decision,
     QueueLoad,
-    StartSettings,
+    QueueStart,
     StartState,
     WorkerRow,
     decide,
@@ -41,36 +34,16 @@ from yamlsched.service.steps import failure
 from yamlsched.service.workers import DEFAULT_ASYNC_CONCURRENCY
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.worker import forking
-from yamlsched.worker.executor import wait
 from yamlsched.worker.permits import default_concurrency
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
 
-POLL_SECONDS = 0.05  # between polls of commands that run
 INTERVAL_SECONDS = 1.0  # between decisions of a loop
 STOP_SECONDS = 2.0  # that a loop which ends leaves to decisions
 RETRY_SECONDS = 5.0  # after the database did not answer a loop
 MIN_COUNTED = 1_000  # runs of each level that are counted: the first ones may wait for a limit
+MAX_COMMANDS = 1_000  # that run side by side
 SESSION = {**db.connection.SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "2s"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """What the rule decides about, at ``now`` of the database."""
-
-    now: datetime
-    state: StartState
-    workers: Sequence[WorkerRow]
-    load: QueueLoad
-
-    def decide(self, settings: StartSettings) -> Decision:
-        """Apply the rule."""
-        return decide(self.now, settings, self.state, self.workers, self.load)
-
-    def is_changed_by(self, decision: Decision) -> bool:
-        """Return whether ``decision`` is more than to do nothing."""
-        is_same_state = decision.state.failed_starts == self.state.failed_starts
-        return bool(decision.count or decision.lost or decision.failed) or not is_same_state
 
 
 def queue_starts(schedule: ScheduleFile, synced: SyncResult) -> tuple[QueueStart, ...]:
@@ -81,28 +54,23 @@ def queue_starts(schedule: ScheduleFile, synced: SyncResult) -> tuple[QueueStart
         return ()
     rules = {job.queue: job.queue_rules for job in (synced.jobs or {}).values()}
     folder = schedule.real_file.parent
-    starts = [_start(name, rules[name]) for name in sorted(rules)]
-    return tuple(start for start in starts if start and find_program(start.command[0], folder))
+    return tuple(
+        QueueStart(
+            queue=name,
+            command=queue.start.command,
+            max_workers=queue.start.max_workers,
+            concurrency=worker_concurrency(queue),
+            start_timeout=queue.start.start_timeout,
+        )
+        for name, queue in sorted(rules.items())
+        if queue.start and find_program(queue.start.command[0], folder)
+    )
 
 
 def worker_concurrency(queue: Queue) -> int:
     """Return how many runs a worker of ``queue`` executes at once."""
     default = DEFAULT_ASYNC_CONCURRENCY if queue.mode is Mode.ASYNC else default_concurrency()
     return queue.concurrency or default
-
-
-def _start(name: str, queue: Queue) -> QueueStart | None:
-    if queue.start is None:
-        return None
-    settings = StartSettings(
-        max_workers=queue.start.max_workers, concurrency=worker_concurrency(queue)
-    )
-    return QueueStart(
-        queue=name,
-        command=queue.start.command,
-        settings=settings,
-        start_timeout=queue.start.start_timeout,
-    )
 
 
 @contextmanager
@@ -114,7 +82,10 @@ def starting(context: StartContext, starts: Sequence[QueueStart]) -> Iterator[No
 
     def start(parent: int, pipes: list[forking.Pipe]) -> None:
         forking.detach(parent, keep=(0, 1, 2))
-        start_missing(context, starts)
+        try:
+            start_missing(context, starts)
+        except (psycopg.Error, EnvironmentFailed) as error:
+            log.warning("starts.failed", error=failure(error))
         os._exit(0)
 
     pid, _ = forking.fork("starter", 0, start)
@@ -135,78 +106,67 @@ def start_missing(
     """Start missing workers once, or each second until the pipe ``stop`` is closed. Then wait for
     their commands, and decide once more if one has failed. Return how many were started.
 
-    It is not killed between a request and its command: the start would count until its timeout.
+    The rows of workers are committed before their commands run side by side, and no lock is held
+    meanwhile. So a host that dies or hangs here costs only ``start_timeout``. A process that starts
+    workers is not killed between a request and its command for the same reason.
     """
-    count, connection, is_stopping = 0, None, False
-    with Starter(context, starts) as starter, ExitStack() as stack:
-        while not is_stopping or starter.is_busy or starter.failures:
-            pause = INTERVAL_SECONDS
-            try:
-                if connection is None:
-                    connection = stack.enter_context(db.connect(context.dsn, SESSION))
-                starter.collect()
-                if starter.note_failures(connection) or not is_stopping:
-                    count += starter.start(connection)
-            except (psycopg.Error, EnvironmentFailed) as error:
-                log.warning("starts.failed", error=failure(error))
-                connection, pause = None, RETRY_SECONDS
-                stack.close()
-                if is_stopping:
-                    starter.failures.clear()  # not written: these starts time out
+    count, decides, is_stopping = 0, True, stop is None
+    commands: dict[Future[str | None], tuple[str, str]] = {}  # queue and worker
+    with db.connect(context.dsn, SESSION) as connection, ThreadPoolExecutor(MAX_COMMANDS) as pool:
+        while True:
+            for start in starts if decides else ():
+                for id in _request(connection, context.namespace, start):
+                    commands[pool.submit(run_command, context, start, id)] = (start.queue, id)
+                    count += 1
+            if is_stopping and not commands:
+                return count
             if is_stopping or stop is None:
-                is_stopping = True
-                time.sleep(POLL_SECONDS)
+                wait_for(commands, return_when=FIRST_COMPLETED)
             else:
-                is_stopping = bool(select.select([stop], [], [], pause)[0])
-    return count
+                is_stopping = bool(select.select([stop], [], [], INTERVAL_SECONDS)[0])
+            decides = not is_stopping
+            for command in [command for command in commands if command.done()]:
+                queue, id = commands.pop(command)
+                if error := command.result():
+                    _note_failure(connection, context.namespace, queue, id, error)
+                    decides = True
 
 
 def _request(connection: Connection, namespace: str, start: QueueStart) -> Sequence[str]:
-    """Decide about a queue under its lock, if there seems to be anything to decide."""
-    unlocked = read_situation(connection, namespace, start)
-    if not unlocked.is_changed_by(unlocked.decide(start.settings)):
-        return []
+    """Decide about a queue, again under its lock if there is anything to do, and return the ids of
+    the workers to start.
+    """
+    scope = {"namespace": namespace, "queue": start.queue}
     try:
+        if not _decide(connection, scope, start).is_change:
+            return []
         with connection.transaction():
-            situation = read_situation(connection, namespace, start, locks=True)
-            decision = situation.decide(start.settings)
-            return _write(connection, namespace, start, situation.now, decision)
+            execute(connection, "workers.lock_queue", **scope)
+            decision = _decide(connection, scope, start)
+            return _write(connection, {**scope, "now": decision.state.decided_at}, start, decision)
     except psycopg.errors.LockNotAvailable:
         return []  # another host decides
+    except psycopg.Error as error:
+        if connection.closed:
+            raise
+        log.warning("starts.failed", queue=start.queue, error=failure(error))
+        return []  # the others are started
 
 
-def read_situation(
-    connection: Connection,
-    namespace: str,
-    start: QueueStart,
-    locks: bool = False,
-    now: datetime | None = None,
-) -> Situation:
-    """Read what the rule needs; ``locks``: under the lock of the queue."""
-    settings = start.settings
-    scope = {"namespace": namespace, "queue": start.queue}
-    if locks:
-        execute(connection, "workers.lock_queue", **scope)
-    [(*state, now)] = execute(connection, "workers.state", **scope, now=now).fetchall()
-    most = max(MIN_COUNTED, 2 * settings.max_workers * settings.concurrency)
-    parameters = {**scope, "now": now, "decided_at": state[-1], "most": most}
-    [counted] = fetch(connection, QueueLoad, "workers.load", **parameters)
-    return Situation(
-        now=now,
-        state=StartState(*state),
-        workers=fetch(connection, WorkerRow, "workers.rows", **parameters),
-        load=counted,
-    )
+def _decide(connection: Connection, scope: dict[str, Any], start: QueueStart) -> Decision:
+    """Read what the rule needs, and apply it."""
+    [(*columns, now)] = execute(connection, "workers.state", **scope, now=None).fetchall()
+    state = StartState(*columns)
+    most = max(MIN_COUNTED, 2 * start.max_workers * start.concurrency)
+    parameters = {**scope, "now": now, "decided_at": state.decided_at, "most": most}
+    workers = fetch(connection, WorkerRow, "workers.rows", **parameters)
+    [load] = fetch(connection, QueueLoad, "workers.load", **parameters)
+    return decide(now, start, state, workers, load)
 
 
 def _write(
-    connection: Connection,
-    namespace: str,
-    start: QueueStart,
-    now: datetime,
-    decision: Decision,
+    connection: Connection, scope: dict[str, Any], start: QueueStart, decision: Decision
 ) -> Sequence[str]:
-    scope = {"namespace": namespace, "queue": start.queue, "now": now}
     ends = {**decision.lost, **decision.failed}
     if ends:
         errors = list(ends.values())
@@ -219,15 +179,14 @@ def _write(
     return ids
 
 
-def note_command(connection: Connection, namespace: str, queue: str, id: str, error: str) -> None:
+def _note_failure(connection: Connection, namespace: str, queue: str, id: str, error: str) -> None:
     """Write that the command of a start has failed, unless its worker has come all the same."""
     scope = {"namespace": namespace, "queue": queue}
     with connection.transaction():
         # under the lock, as all that is written about the queue
         execute(connection, "workers.lock_queue", **scope)
-        noted = execute(
-            connection, "workers.note_command", **scope, id=id, error=error, now=None
-        ).fetchall()
+        values = {**scope, "id": id, "error": error, "now": None}
+        noted = execute(connection, "workers.note_command", **values).fetchall()
     if noted:
         log.warning("start.failed", queue=queue, worker=id, error=error)
 
@@ -236,105 +195,38 @@ class StartTask:
     """Starts missing workers beside a loop, in a process of its own, as the file in use says."""
 
     def __init__(self, context: StartContext, starts: tuple[QueueStart, ...]) -> None:
-        self._context, self._starts, self._changed = context, starts, asyncio.Event()
+        self._state, self._changed = (context, starts), asyncio.Event()
 
     def follow(self, context: StartContext, starts: tuple[QueueStart, ...]) -> None:
         """Start the workers of ``starts`` from now on."""
-        if (context, starts) != (self._context, self._starts):
-            self._context, self._starts = context, starts
+        if (context, starts) != self._state:
+            self._state = context, starts
             self._changed.set()
 
     async def run(self, worker: Worker) -> None:
         """Start workers until cancelled."""
         while True:
             self._changed.clear()
-            if not self._starts:
-                await self._changed.wait()
+            changed = asyncio.create_task(self._changed.wait())
+            if not self._state[1]:
+                await changed
                 continue
             reading, writing = os.pipe()
-            running = os.fdopen(writing, "wb")  # closed: the helper ends
-            keep = partial(start_missing, self._context, self._starts, reading)
+            keep = partial(start_missing, *self._state, reading)
             helper = asyncio.create_task(run_in_helper(keep, (reading,)))
-            changed = asyncio.create_task(self._changed.wait())
+            timeout = None
             try:
                 await asyncio.wait({helper, changed}, return_when=asyncio.FIRST_COMPLETED)
-                running.close()
-                await asyncio.wait({helper})
             except asyncio.CancelledError:
-                running.close()
-                await asyncio.wait({helper}, timeout=STOP_SECONDS)  # commands go on without it
+                timeout = STOP_SECONDS  # commands go on without it
                 raise
             finally:
+                os.close(writing)  # the helper ends
+                await asyncio.wait({helper}, timeout=timeout)
                 os.close(reading)
                 helper.cancel()
                 changed.cancel()
                 [ended, _] = await asyncio.gather(helper, changed, return_exceptions=True)
             if isinstance(ended, Exception):
                 log.warning("starts.failed", error=str(ended))
-                await wait(self._changed, RETRY_SECONDS)
-
-
-class Starter:
-    """Requests workers of ``starts``, and runs their commands side by side.
-
-    The rows of workers are committed before their commands run, and no lock is held meanwhile. So
-    a host that dies or hangs here costs only ``start_timeout``.
-    """
-
-    def __init__(self, context: StartContext, starts: Sequence[QueueStart]) -> None:
-        self._context, self._starts = context, {start.queue: start for start in starts}
-        self._running: dict[str, Command] = {}
-        self.failures: dict[str, tuple[str, str]] = {}  # queue and error, by worker
-
-    def __enter__(self) -> Starter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for command in self._running.values():
-            signal_group(command.process.pid, signal.SIGKILL)
-            command.process.wait()
-            command.output.close()
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._running)
-
-    def start(self, connection: Connection) -> int:
-        """Decide about each queue, and start the commands; return how many."""
-        count = 0
-        for start in self._starts.values():
-            try:
-                ids = _request(connection, self._context.namespace, start)
-                self.launch(start, ids)
-            except (psycopg.Error, EnvironmentFailed) as error:
-                log.warning("starts.failed", error=failure(error))  # the others are started
-                continue
-            count += len(ids)
-        return count
-
-    def launch(self, start: QueueStart, ids: Iterable[str]) -> None:
-        """Start the commands of requested workers."""
-        for id in ids:
-            try:
-                self._running[id] = launch(self._context, id, start)
-            except OSError as error:
-                self.failures[id] = (start.queue, f"{start.command[0]}: {error.strerror}")
-
-    def collect(self) -> None:
-        """Collect the errors of commands that have ended, and end those that run for too long."""
-        for id, command in list(self._running.items()):
-            if command.process.poll() is None:
-                command.end_if_late(time.monotonic() - command.started_at)
-                continue
-            if error := command.error():
-                self.failures[id] = (command.queue, error)
-            command.output.close()
-            del self._running[id]
-
-    def note_failures(self, connection: Connection) -> int:
-        """Write the errors of commands; return how many."""
-        failures = list(self.failures.items())
-        for id, (queue, error) in failures:
-            note_command(connection, self._context.namespace, queue, id, error)
-            del self.failures[id]
-        return len(failures)
+                await asyncio.sleep(RETRY_SECONDS)
