@@ -20,8 +20,8 @@ from support.project import Project, a_project
 from yamlsched.cli import cli
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import MAX_CATCHUP_RUNS, owed_slots
-from yamlsched.timetable.calendars import Calendar, days, skipped_by, to_rows, without_skipped
-from yamlsched.timetable.cron import on_dates, parse_schedule
+from yamlsched.timetable.calendars import Calendar, skipped_by, to_rows
+from yamlsched.timetable.cron import parse_schedule, without_skipped
 from yamlsched.timetable.slots import next_slot, slots
 
 PLACES = [
@@ -137,50 +137,7 @@ def test_each_slot_is_run_or_recorded_once_and_a_calendar_skips_those_of_its_dat
 
 def test_no_date_is_left_of_none() -> None:
     cron = without_skipped(parse_schedule("0 9 * * *"), (), (Calendar("empty", ()),))
-    assert on_dates(cron, [(date.min, date.max)]).dates == ()
     assert next_slot(cron, ZoneInfo("UTC"), datetime(2026, 1, 1, tzinfo=UTC)) is None
-
-
-def test_a_calendar_of_the_largest_size_is_not_compared_date_by_date_with_itself() -> None:
-    compared = 0
-
-    class Counted(date):
-        def __lt__(self, other: date) -> bool:
-            nonlocal compared
-            compared += 1
-            return super().__lt__(other)
-
-        def __le__(self, other: date) -> bool:
-            nonlocal compared
-            compared += 1
-            return super().__le__(other)
-
-    start = date(2026, 1, 1).toordinal()
-    dates = [Counted.fromordinal(start + 2 * nth) for nth in range(5_000)]
-    large = Calendar("large", tuple((day, day) for day in dates))
-
-    parts = days((large,), (), date.min, date.max)
-
-    assert [part.skipped_by for part in parts] == ["", "large"] * 5_000 + [""]
-    assert compared < 100 * 5_000
-
-
-@settings(max_examples=50)
-@given(ranges=st.lists(RANGES, min_size=2, max_size=2), others=st.lists(RANGES, max_size=1))
-def test_parts_of_days_agree_with_each_day(ranges, others):
-    around = date(2026, 6, 15)
-    skip_on, only_on = calendars("ab", around, ranges), calendars("c", around, others)
-    first, last = around - timedelta(days=20), around + timedelta(days=20)
-
-    parts = days(skip_on, only_on, first, last)
-
-    found = {
-        part.first + timedelta(days=nth): part.skipped_by
-        for part in parts
-        for nth in range((part.last - part.first).days + 1)
-    }
-    each = [first + timedelta(days=nth) for nth in range(41)]
-    assert found == {day: skipped_by(skip_on, only_on, day) for day in each}
 
 
 UNREADABLE = [

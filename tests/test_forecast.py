@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamlsched.ask.forecast import ForecastSpan, forecast, hours, start_minutes
-from yamlsched.timetable.calendars import Calendar, without_skipped
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.calendars import Calendar
+from yamlsched.timetable.cron import parse_cron, without_skipped
 from yamlsched.timetable.slots import EPOCH, MINUTE, clock_changes
 from yamlsched.timetable.upcoming import ScheduledJob, starts
 from yamlsched.timetable.zones import zone

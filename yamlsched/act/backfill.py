@@ -23,8 +23,8 @@ from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_use import disabled
 from yamlsched.sync.slot_plan import KeyHolder, NewRun
 from yamlsched.timetable import times
-from yamlsched.timetable.calendars import of_rows, without_skipped
-from yamlsched.timetable.cron import parse_schedule
+from yamlsched.timetable.calendars import of_rows
+from yamlsched.timetable.cron import parse_schedule, without_skipped
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot, slots
 from yamlsched.timetable.slots import span as slot_span

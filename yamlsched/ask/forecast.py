@@ -12,8 +12,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from yamlsched.timetable import slots
-from yamlsched.timetable.calendars import without_skipped
-from yamlsched.timetable.cron import Cron
+from yamlsched.timetable.cron import Cron, without_skipped
 from yamlsched.timetable.keys import run_at
 from yamlsched.timetable.slots import EPOCH, MINUTE
 from yamlsched.timetable.upcoming import ScheduledJob

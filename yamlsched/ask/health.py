@@ -26,8 +26,8 @@ from yamlsched.db.query import execute, fetch_grouped
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import Status, error_text
-from yamlsched.timetable.calendars import of_rows, without_skipped
-from yamlsched.timetable.cron import parse_schedule
+from yamlsched.timetable.calendars import of_rows
+from yamlsched.timetable.cron import parse_schedule, without_skipped
 from yamlsched.timetable.slots import next_slot
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone

@@ -18,8 +18,7 @@ from yamlsched.schedule.load import Loaded, load_file
 from yamlsched.show import terminal
 from yamlsched.text import did_you_mean, join_first
 from yamlsched.timetable import times
-from yamlsched.timetable.calendars import without_skipped
-from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.cron import Cron, parse_cron, without_skipped
 from yamlsched.timetable.keys import offset
 from yamlsched.timetable.times import TimeInput, short_utc
 from yamlsched.timetable.upcoming import ScheduledJob, Upcoming, merge, next_of_each

@@ -152,7 +152,7 @@ def _slots(job: Job) -> tuple[object, ...]:
         for expression in cron.expressions
     }
     weeks = cron.every > 1 and (cron.every, cron.starts_on)
-    return job.timezone, expressions, cron.dates, weeks, bool(cron.parts)
+    return job.timezone, expressions, cron.starts_on, cron.ends_on, weeks, bool(cron.parts)
 
 
 def _shown_slots(job: Job) -> str:

@@ -21,8 +21,8 @@ from yamlsched.errors import CronError, ScheduleError
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Keep, Priority
 from yamlsched.schedule.values import parse, plain
-from yamlsched.timetable.calendars import Calendars, of_rows, to_rows, without_skipped
-from yamlsched.timetable.cron import Cron, parse_schedule, written
+from yamlsched.timetable.calendars import Calendars, of_rows, to_rows
+from yamlsched.timetable.cron import Cron, parse_schedule, without_skipped, written
 from yamlsched.timetable.zones import zone
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import date, datetime, timedelta
-from itertools import islice
+from datetime import datetime, timedelta
+from itertools import groupby, islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from yamlsched.errors import ScheduleError
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import keys, slots
-from yamlsched.timetable.calendars import days, of_rows, without_skipped
-from yamlsched.timetable.cron import Cron, on_dates, parse_schedule
+from yamlsched.timetable.calendars import of_rows, skipped_by
+from yamlsched.timetable.cron import Cron, parse_schedule, without_skipped
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot
 from yamlsched.timetable.zones import zone
@@ -204,25 +204,20 @@ def _skipped_gaps(
     ``reason``, in order.
     """
     cron, where = parse_schedule(definition.schedule or ""), zone(definition.timezone)
-    if end <= start or not (definition.skip_on or definition.only_on):
+    skip_on, only_on = of_rows(definition.skip_on), of_rows(definition.only_on)
+    if end <= start or not (skip_on or only_on):
         if last > start and (span := slots.span(cron, where, start, last)):
             yield _gap(definition, span, reason)
         return
-    dates = _dates(where, start, max(end, last))
-    for part in days(of_rows(definition.skip_on), of_rows(definition.only_on), *dates):
-        until = end if part.skipped_by else last
-        if until > start and (
-            span := slots.span(on_dates(cron, [(part.first, part.last)]), where, start, until)
-        ):
-            yield _gap(
-                definition, span, "calendar" if part.skipped_by else reason, part.skipped_by or None
-            )
 
+    def detail(slot: Slot) -> str:
+        return skipped_by(skip_on, only_on, slot.nominal.date())
 
-def _dates(where: ZoneInfo, start: datetime, end: datetime) -> tuple[date, date]:
-    """Return the first and last local date that slots in (start, end] can name."""
-    day = timedelta(days=2)
-    return (start - day).astimezone(where).date(), (end + day).astimezone(where).date()
+    for skipped, alike in groupby(slots.slots(cron, where, start, max(end, last)), detail):
+        until = end if skipped else last
+        if found := [slot.at for slot in alike if slot.at <= until]:
+            span = slots.Span(found[0], found[-1], len(found))
+            yield _gap(definition, span, "calendar" if skipped else reason, skipped or None)
 
 
 def _gap(definition: Definition, span: slots.Span, reason: str, detail: str | None = None) -> Gap:

@@ -8,14 +8,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import lru_cache, partial
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from yamlsched.errors import ScheduleError
-from yamlsched.timetable.cron import Cron, on_dates
 
-ONE_DAY = timedelta(days=1)
 ENDS_SOON = timedelta(days=60)
 """This long before the end of a calendar, what uses it is warned about."""
 
@@ -76,16 +72,6 @@ class Calendar:
 Calendars = tuple[Calendar, ...]
 
 
-class Days(NamedTuple):
-    """Dates from ``first`` to ``last`` that calendars treat alike. ``skipped_by``: by which; "" if
-    slots run.
-    """
-
-    first: date
-    last: date
-    skipped_by: str
-
-
 def parse_dates(text: str) -> tuple[date, date]:
     """Return the first and last date of ``2026-12-25`` or ``2026-11-26/2026-11-30``."""
     first, _, last = text.partition("/")
@@ -99,27 +85,6 @@ def skipped_by(skip_on: Calendars, only_on: Calendars, day: date) -> str:
     if only_on and not any(calendar.has(day) for calendar in only_on):
         return "not in " + ", ".join(calendar.name for calendar in only_on)
     return ", ".join(calendar.name for calendar in skip_on if calendar.has(day))
-
-
-def days(skip_on: Calendars, only_on: Calendars, first: date, last: date) -> list[Days]:
-    """Return the dates from ``first`` to ``last`` in parts that are treated alike, in order."""
-    ranges = [pair for calendar in (*skip_on, *only_on) for pair in calendar.dates]
-    edges = {begin for begin, _ in ranges}
-    edges |= {end + ONE_DAY for _, end in ranges if end < date.max}
-    edges = {first, *(day for day in edges if first < day <= last)}
-    why = partial(skipped_by, skip_on, only_on)
-    starts = [next(alike) for _, alike in groupby(sorted(edges), why)]
-    ends = [*(day - ONE_DAY for day in starts[1:]), last]
-    return [Days(start, end, why(start)) for start, end in zip(starts, ends, strict=True)]
-
-
-@lru_cache(maxsize=4096)
-def without_skipped(cron: Cron, skip_on: Calendars, only_on: Calendars) -> Cron:
-    """Return ``cron`` without the slots that calendars skip."""
-    if not skip_on and not only_on:
-        return cron
-    parts = days(skip_on, only_on, date.min, date.max)
-    return on_dates(cron, [(part.first, part.last) for part in parts if not part.skipped_by])
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> Calendars:

@@ -15,6 +15,7 @@ from itertools import pairwise, product
 
 from yamlsched.errors import CronError
 from yamlsched.timetable import cron_fields as fields
+from yamlsched.timetable.calendars import Calendars, skipped_by
 from yamlsched.timetable.cron_fields import field_values, is_computed, uses_nth
 
 DAY = 1440
@@ -50,9 +51,10 @@ class Cron:
     ``source`` is what the user wrote, with all that decides the slots. ``wildcard`` selects the
     rule for clock changes; it depends on the spelling, because ``0-59`` and ``*`` differ in nothing
     else. ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
-    ``dates`` are the first and last of the local dates with slots, ascending. Of their ISO weeks
-    each ``every``-th counts, from that of ``starts_on`` on. Of a list, ``parts`` are its
-    expressions, and its slots are those of all of them: other fields say less.
+    ``starts_on`` and ``ends_on`` are the first and last local date with slots. Of the ISO weeks
+    each ``every``-th counts, from that of ``starts_on`` on. Dates that the calendars skip have no
+    slots: see ``without_skipped``. Of a list, ``parts`` are its expressions, and its slots are
+    those of all of them: other fields say less.
     """
 
     source: str
@@ -62,7 +64,8 @@ class Cron:
     every: int = 1
     starts_on: date | None = None
     ends_on: date | None = None
-    dates: tuple[tuple[date, date], ...] = ((date.min, date.max),)
+    skip_on: Calendars = ()
+    only_on: Calendars = ()
     parts: tuple[Cron, ...] = ()
 
     @property
@@ -84,6 +87,19 @@ class Cron:
         """Return whether ``every`` leaves out the ISO week of ``day``."""
         weeks = _week(day) - _week(self.starts_on or date.min)
         return weeks % self.every != 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether dates that the expression matches may have no slots."""
+        return bool(self.starts_on or self.ends_on or self.skip_on or self.only_on)
+
+    def has_slots_on(self, day: date) -> bool:
+        """Return whether a local date that the expression matches has slots."""
+        return (
+            (self.starts_on or date.min) <= day <= (self.ends_on or date.max)
+            and not self.is_off_week(day)
+            and not skipped_by(self.skip_on, self.only_on, day)
+        )
 
 
 EVERY = "[2-9]|[1-4][0-9]|5[0-2]"
@@ -170,7 +186,6 @@ def combine(
     """Return what fires whenever one of ``expressions`` does, from ``starts_on`` to ``ends_on``,
     both included, every ``every`` weeks. More than 1 needs ``starts_on``.
     """
-    dates = ((starts_on or date.min, ends_on or date.max),)
     bounds = f" every {every}w" if every > 1 else ""
     bounds += f" from {starts_on}" if starts_on else ""
     bounds += f" until {ends_on}" if ends_on else ""
@@ -181,7 +196,6 @@ def combine(
             every=every,
             starts_on=starts_on,
             ends_on=ends_on,
-            dates=dates,
         )
         for cron in expressions
     ]
@@ -198,17 +212,10 @@ def combine(
     )
 
 
-def on_dates(cron: Cron, allowed: Sequence[tuple[date, date]]) -> Cron:
-    """Return ``cron`` on those of its dates only that are ``allowed``: pairs of a first and last
-    one, ascending.
-    """
-    dates = tuple(
-        (max(first, begin), min(last, end))
-        for first, last in cron.dates
-        for begin, end in allowed
-        if begin <= last and first <= end
-    )
-    return replace(cron, dates=dates, parts=tuple(on_dates(part, allowed) for part in cron.parts))
+def without_skipped(cron: Cron, skip_on: Calendars, only_on: Calendars) -> Cron:
+    """Return ``cron`` without the slots that calendars skip."""
+    parts = tuple(without_skipped(part, skip_on, only_on) for part in cron.parts)
+    return replace(cron, skip_on=skip_on, only_on=only_on, parts=parts)
 
 
 def written(cron: Cron) -> list[str]:

@@ -249,15 +249,15 @@ def _pieces(
     """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or
     in reverse.
     """
-    if not cron.dates:
-        return
-    first, last = ((day - FIRST_DAY).days for day in (cron.dates[0][0], cron.dates[-1][1]))
+    only = [calendar.dates[-1][1] for calendar in cron.only_on if calendar.dates]
+    bounds = (cron.starts_on or date.min, max(only, default=cron.ends_on or date.max))
+    first, last = ((day - FIRST_DAY).days for day in bounds)
     start, end = max(start, first * DAY - MARGIN), min(end, (last + 1) * DAY + MARGIN)
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
-        dates = _allowed(cron.dates, _dates(cron.date_fields, number))
-        if cron.every > 1:
-            dates = tuple(day for day in dates if not cron.is_off_week(FIRST_DAY + day * ONE_DAY))
+        dates = _dates(cron.date_fields, number)
+        if cron.is_limited:
+            dates = tuple(nth for nth in dates if cron.has_slots_on(FIRST_DAY + nth * ONE_DAY))
         if not dates:
             continue
         pieces = [
@@ -266,13 +266,6 @@ def _pieces(
             for piece in _cut(cron, dates, stretch, start, end)
         ]
         yield from reversed(pieces) if backwards else pieces
-
-
-@lru_cache(maxsize=8192)
-def _allowed(allowed: tuple[tuple[date, date], ...], dates: tuple[int, ...]) -> tuple[int, ...]:
-    """Return those of ``dates`` that are within one of the ranges ``allowed``."""
-    ranges = [((first - FIRST_DAY).days, (last - FIRST_DAY).days) for first, last in allowed]
-    return tuple(day for day in dates if any(low <= day <= high for low, high in ranges))
 
 
 def _cut(

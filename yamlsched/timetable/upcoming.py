@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 from yamlsched.errors import Refused
 from yamlsched.text import join_first
 from yamlsched.timetable import slots, zones
-from yamlsched.timetable.calendars import Calendars, skipped_by, without_skipped
-from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.calendars import Calendars, skipped_by
+from yamlsched.timetable.cron import Cron, parse_cron, without_skipped
 from yamlsched.timetable.keys import run_at, slot_key
 
 HORIZON = timedelta(days=366 * 50)

@@ -21,8 +21,8 @@ from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.text import join_words
 from yamlsched.timetable import slots
-from yamlsched.timetable.calendars import of_rows, without_skipped
-from yamlsched.timetable.cron import Cron, parse_schedule
+from yamlsched.timetable.calendars import of_rows
+from yamlsched.timetable.cron import Cron, parse_schedule, without_skipped
 from yamlsched.timetable.keys import offset
 from yamlsched.timetable.slots import ClockChange
 from yamlsched.timetable.upcoming import ScheduledJob, Upcoming, starts
