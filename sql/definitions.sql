@@ -15,7 +15,9 @@ with file as materialized (
         where s.namespace = %(namespace)s) d
     full join file f on f.job_type = d.job_type
 )
-select (c.stored).id, c.job_type, c.is_gone, c.is_retired,
+select (c.stored).id, c.job_type,
+       case when (c.stored).id is null then 'added' when c.is_gone then 'retired'
+            when c.is_retired then 'returned' else 'changed' end as change,
        (c.stored).overlap is distinct from (%(defaults)s || c.job) ->> 'overlap' as changes_overlap
 from compared c
 where case when c.is_gone then not c.is_retired else c.is_retired or (c.stored).id is null

@@ -322,15 +322,17 @@ def _create(
     at: datetime,
 ) -> None:
     runs = [NewRun(job.id, slot.key, slot.at, at) for slot in missing]
-    if slot_rows.create_runs(connection, runs, namespace, at, is_backfill=True) != len(runs):
+    common = {"namespace": namespace, "now": at}
+    written = slot_rows.write_rows(connection, "slots.create_runs", runs, **common, by_hand=True)
+    if written != len(runs):
         raise Refused(
             f'keys of job "{job.job_type}" were used by other sessions in the meantime: run'
             " backfill again"
         )
     upstreams = slot_rows.followed(connection, namespace, [job])
     slot_rows.await_upstreams(connection, namespace, [job], runs, upstreams, at)
-    slot_rows.wake_followers(connection, namespace, [job.id], at)
-    slot_rows.notify_workers(connection, namespace)
+    execute(connection, "follow.wake", ids=[job.id], **common)
+    execute(connection, "runs.wake", namespace=namespace)
     detail = {
         "first": short_utc(missing[0].at),
         "last": short_utc(missing[-1].at),

@@ -12,7 +12,7 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.db.query import Connection
+from yamlsched.db.query import Connection, execute
 from yamlsched.schedule import checks, formats
 from yamlsched.schedule.checks import Checked
 from yamlsched.schedule.job import Job
@@ -230,7 +230,15 @@ class FileApplication:
         changes = converge.converge(
             connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind
         )
-        definitions.put_targets(connection, namespace, loaded.notify)
+        targets = loaded.notify.values()
+        execute(
+            connection,
+            "notify.put_targets",
+            namespace=namespace,
+            names=list(loaded.notify),
+            url_envs=[target.url_env for target in targets],
+            events=[",".join(target.events) for target in targets],
+        )
         if self.result.verdict is Verdict.APPLY:
             retention = plain(loaded.retention)
             hosts.use(

@@ -5,6 +5,7 @@ definitions owe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from psycopg.types.json import Jsonb
@@ -46,7 +47,8 @@ def converge(
         scheduled = fetch_column(connection, statement, namespace=namespace)
     locked = definitions.lock(connection, closing.union(scheduled))
     instant = slot_rows.start_batch(connection, now)
-    unreadable = _recompute(connection, locked) if recompute else []
+    if recompute:
+        _recompute(connection, locked)
     owing = [d for d in locked if d.id in closing and not (is_behind and _is_ahead(d, instant))]
     owed = due.account_for_locked(connection, namespace, owing, instant)
 
@@ -59,7 +61,6 @@ def converge(
         now=instant,
         **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in CHANGES},
         owed=owed,
-        unreadable=tuple(job for job in unreadable if job not in owed.unreadable),
         edits=tuple(edits),
     )
 
@@ -76,11 +77,11 @@ def _write_definitions(
     common = {"namespace": namespace, "retired_at": None, **at}
     put = [
         DEFAULT_ROW | to_row(jobs[name]) | slot_columns(jobs[name], before.get(name), now) | common
-        for name in (d.job_type for d in differences if not d.is_gone)
+        for name in (d.job_type for d in differences if d.change != "retired")
     ]
     if put:
         execute(connection, "definitions.put", jobs=Jsonb(put))
-    gone = [d.id for d in differences if d.is_gone]
+    gone = [d.id for d in differences if d.change == "retired"]
     execute(connection, "definitions.retire", ids=gone, now=now)
 
 
@@ -120,7 +121,7 @@ def move_runs(
         execute(connection, "follow.free", ids=known)
         execute(connection, "definitions.apply_queue", ids=known)
         execute(connection, "definitions.leave_gates", namespace=namespace, ids=known, now=now)
-        slot_rows.wake_followers(connection, namespace, known, now)
+        execute(connection, "follow.wake", namespace=namespace, ids=known, now=now)
     numbers = [capacities.get(name) for name in limited]
     execute(
         connection, "definitions.put_limits", namespace=namespace, names=limited, numbers=numbers
@@ -218,20 +219,14 @@ def slot_columns(job: Job, before: Definition | None, now: datetime) -> dict[str
     }
 
 
-def _recompute(connection: Connection, locked: list[Definition]) -> list[due.FailedJob]:
-    """Compute the next slots again; return the jobs whose definition cannot be read, which keep
-    theirs.
+def _recompute(connection: Connection, locked: list[Definition]) -> None:
+    """Compute the next slots again. A job whose definition cannot be read keeps its own: it is
+    reported when that is due.
     """
-    moves, unreadable = [], []
+    moves = []
     for definition in locked:
-        try:
-            next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
-        except ScheduleError as error:
-            unreadable.append(due.FailedJob(definition.job_type, str(error)))
-            continue
-        if next_slot_at != definition.next_slot_at:
+        with suppress(ScheduleError):
             cursor = definition.last_slot_at
+            next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
             moves.append(CursorMove(definition.id, cursor, cursor, next_slot_at))
-    if moves:
-        slot_rows.move_cursors(connection, moves)
-    return unreadable
+    slot_rows.write_rows(connection, "slots.move_cursors", moves)

@@ -10,7 +10,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from yamlsched.db.query import Connection, execute, fetch, fetch_column
-from yamlsched.schedule.job import DEFAULT_ROW, Job, NotifyTarget, to_row
+from yamlsched.schedule.job import DEFAULT_ROW, Job, to_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,8 @@ class Difference:
 
     id: int | None
     job_type: str
-    is_gone: bool
-    is_retired: bool
+    change: str  # what the file does to it: added, changed, retired or returned
     changes_overlap: bool
-
-    @property
-    def change(self) -> str:
-        """What the file does to the job: added, changed, retired or returned."""
-        if self.id is None:
-            return "added"
-        return "retired" if self.is_gone else "returned" if self.is_retired else "changed"
 
 
 def differences(
@@ -133,19 +125,6 @@ def limits(connection: Connection, namespace: str) -> dict[str, int]:
         row.name: row.capacity
         for row in execute(connection, "definitions.limits", namespace=namespace)
     }
-
-
-def put_targets(
-    connection: Connection, namespace: str, targets: Mapping[str, NotifyTarget]
-) -> None:
-    """Write the targets of notifications that the file has."""
-    parameters = {
-        "namespace": namespace,
-        "names": list(targets),
-        "url_envs": [target.url_env for target in targets.values()],
-        "events": [",".join(target.events) for target in targets.values()],
-    }
-    execute(connection, "notify.put_targets", **parameters)
 
 
 def cancel_retired(

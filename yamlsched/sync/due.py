@@ -24,6 +24,7 @@ from yamlsched.runs.release import release_followers
 from yamlsched.sync import definitions, slot_plan, slot_rows
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import Gap, SlotPlan
+from yamlsched.sync.slot_rows import write_rows
 
 BATCH_JOBS = 1000
 """Jobs of one transaction: a commit for each would take most of the time."""
@@ -44,6 +45,12 @@ TRANSIENT_ERRORS = (
 """Errors because of other sessions: the caller tries its whole transaction again."""
 
 
+UNREADABLE = (
+    "this release cannot read its stored definition: {}. Correct its entry in schedules.yaml and"
+    " sync, or upgrade yamlsched and tzdata on this host"
+)
+
+
 class FailedJob(NamedTuple):
     """A job whose slots could not be accounted for, and why."""
 
@@ -55,51 +62,20 @@ class FailedJob(NamedTuple):
 class DueResult:
     """The runs and gaps that account for slots, and the jobs that failed.
 
-    ``unreadable`` are jobs whose stored definition this release or its time zone data cannot read;
-    ``blocked`` those whose slots could not be written. ``jobs_left`` is how many jobs the next sync
-    has to process, for lack of time.
+    ``jobs_left`` is how many jobs the next sync has to process, for lack of time.
     """
 
     runs: int = 0
     gaps: list[Gap] = field(default_factory=list)
-    unreadable: list[FailedJob] = field(default_factory=list)
-    blocked: list[FailedJob] = field(default_factory=list)
+    failed: list[FailedJob] = field(default_factory=list)
     jobs_left: int = 0
 
-    @property
-    def failed(self) -> list[FailedJob]:
-        """The jobs whose slots were not accounted for."""
-        return [*self.unreadable, *self.blocked]
-
     def add(self, other: DueResult) -> None:
+        """Add the result of a part, and log an event for each of its gaps and failed jobs."""
         self.runs += other.runs
         self.gaps += other.gaps
-        self.unreadable += other.unreadable
-        self.blocked += other.blocked
-
-    @property
-    def problems(self) -> list[str]:
-        """What needs attention, one line per job."""
-        lines = [
-            f'job "{job}" is not scheduled: this release cannot read its stored definition: {why}.'
-            " Correct its entry in schedules.yaml and sync, or upgrade yamlsched and tzdata on"
-            " this host"
-            for job, why in self.unreadable
-        ]
-        lines += [
-            f'job "{job}": its due slots could not be written: {why}. The next tick tries again'
-            for job, why in self.blocked
-        ]
-        more = len(lines) - MAX_REPORTED_JOBS
-        return (
-            lines
-            if more <= 0
-            else [*lines[:MAX_REPORTED_JOBS], f"{more} more jobs are not scheduled"]
-        )
-
-    def log(self) -> None:
-        """Log an event for each gap and each job that failed."""
-        for gap in self.gaps:
+        self.failed += other.failed
+        for gap in other.gaps:
             log.info(
                 "slot.skipped",
                 job=gap.job_type,
@@ -109,10 +85,18 @@ class DueResult:
                 reason=gap.reason,
                 detail=gap.detail,
             )
-        for job, why in self.unreadable:
-            log.error("slot.unreadable", job=job, error=why)
-        for job, why in self.blocked:
+        for job, why in other.failed:
             log.error("slot.blocked", job=job, error=why)
+
+    @property
+    def problems(self) -> list[str]:
+        """What needs attention, one line per job."""
+        lines = [
+            f'job "{job}": its due slots could not be written: {why}. The next tick tries again'
+            for job, why in self.failed[:MAX_REPORTED_JOBS]
+        ]
+        more = len(self.failed) - MAX_REPORTED_JOBS
+        return [*lines, f"{more} more jobs are not scheduled"] if more > 0 else lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +111,6 @@ class Changes:
     retired: tuple[str, ...]
     returned: tuple[str, ...]
     owed: DueResult
-    unreadable: tuple[FailedJob, ...] = ()
     edits: tuple[dict[str, Any], ...] = ()  # how each of them changed: see converge.py
 
     def summary(self) -> dict[str, Any]:
@@ -144,17 +127,11 @@ class Changes:
     @property
     def problems(self) -> list[str]:
         """What needs attention, one line per job."""
-        lines = [
-            f'job "{job}" was changed, and its stored definition could not be read: {why}. Its'
-            " slots since the last processed one are recorded as one gap, late"
-            for job, why in self.owed.unreadable
-        ]
-        lines += [
+        return [
             f'job "{job}" was changed, and the slots that it owed could not be written: {why}. They'
             " are recorded as one gap, late"
-            for job, why in self.owed.blocked
+            for job, why in self.owed.failed
         ]
-        return lines + DueResult(unreadable=list(self.unreadable)).problems
 
 
 class _KeyConflict(Exception):
@@ -194,8 +171,7 @@ def account_for_due_slots(
                 todo.extend(([id], JOB_LOCK_TIMEOUT_SECONDS) for id in shuffled)
                 continue
             [job] = definitions.read(connection, batch)
-            part = DueResult(blocked=[FailedJob(job.job_type, _why_blocked(error))])
-        part.log()
+            part = DueResult(failed=[FailedJob(job.job_type, _why_blocked(error))])
         result.add(part)
     result.jobs_left = sum(len(batch) for batch, _ in todo)
     if result.jobs_left:
@@ -203,14 +179,12 @@ def account_for_due_slots(
     return result
 
 
-def release_runs(connection: Connection, namespace: str, now: datetime | None) -> list[FailedJob]:
-    """Decide about all runs that wait for other jobs; return the jobs about which nothing could be
-    written.
-    """
+def release_runs(connection: Connection, namespace: str, now: datetime | None) -> DueResult:
+    """Decide about all runs that wait for other jobs."""
     session: Any = blocking.Session(connection)
     failed = blocking.run(release_followers(session, namespace, None, now)).failed
     jobs = definitions.read(connection, list(failed))
-    return [FailedJob(job.job_type, failed[job.id]) for job in jobs]
+    return DueResult(failed=[FailedJob(job.job_type, failed[job.id]) for job in jobs])
 
 
 def note_failures(
@@ -282,7 +256,7 @@ def account_for_locked(
 
     result = DueResult()
     try:
-        result = close(locked)
+        result.add(close(locked))
     except (psycopg.Error, Refused) as error:
         _raise_transient(connection, error)
         for job in locked:
@@ -290,9 +264,9 @@ def account_for_locked(
                 result.add(close([job]))
             except (psycopg.Error, Refused) as error:
                 _raise_transient(connection, error)
-                result.blocked.append(FailedJob(job.job_type, _why_blocked(error)))
-                result.gaps += _close_as_gap(connection, namespace, job, now)
-    result.log()
+                failed = [FailedJob(job.job_type, _why_blocked(error))]
+                gaps = _close_as_gap(connection, namespace, job, now)
+                result.add(DueResult(gaps=gaps, failed=failed))
     return result
 
 
@@ -307,8 +281,8 @@ def _close_as_gap(
     """Record the time since the last slot of a job as one gap, if that is possible."""
     plan = slot_plan.decide(namespace, slot_plan.owed_by_unreadable(job, now), None, {})
     with suppress(psycopg.Error), connection.transaction():
-        slot_rows.record_gaps(connection, plan.gaps, now)
-        slot_rows.move_cursors(connection, [plan.move])
+        write_rows(connection, "slots.record_gaps", plan.gaps, now=now)
+        write_rows(connection, "slots.move_cursors", [plan.move])
         return plan.gaps
     return []
 
@@ -346,14 +320,14 @@ def plan_slots(
     """Return how the slots of jobs are to be accounted for, and the jobs whose definition cannot be
     read.
     """
-    owed, unreadable = [], []
+    owed, failed = [], []
     for job in jobs:
         try:
             owed.append(slot_plan.owed_slots(job, now, is_closing))
         except ScheduleError as error:
             # written by a version of yamlsched or of the time zone data that knew more; the other
             # jobs continue
-            unreadable.append(FailedJob(job.job_type, str(error)))
+            failed.append(FailedJob(job.job_type, UNREADABLE.format(error)))
             if is_closing:
                 owed.append(slot_plan.owed_by_unreadable(job, now))
     keys = [candidate.key for job in owed for candidate in job.candidates]
@@ -361,7 +335,7 @@ def plan_slots(
     plans = [
         slot_plan.decide(namespace, job, open_slots.get(job.definition.id), holders) for job in owed
     ]
-    return plans, unreadable
+    return plans, failed
 
 
 def _write(
@@ -375,17 +349,18 @@ def _write(
     upstreams = slot_rows.followed(connection, namespace, locked)
     open_slots = slot_rows.earliest_open_slots(connection, namespace, [job.id for job in locked])
     jobs = [job for job in locked if is_closing or not is_waiting(job, open_slots)]
-    plans, unreadable = plan_slots(connection, namespace, jobs, open_slots, now, is_closing)
+    plans, failed = plan_slots(connection, namespace, jobs, open_slots, now, is_closing)
     runs = [run for plan in plans for run in plan.runs]
     gaps = [gap for plan in plans for gap in plan.gaps]
-    if slot_rows.create_runs(connection, runs, namespace, now) != len(runs):
+    at = {"namespace": namespace, "now": now}
+    if write_rows(connection, "slots.create_runs", runs, **at, by_hand=False) != len(runs):
         raise _KeyConflict
-    slot_rows.record_gaps(connection, gaps, now)
+    write_rows(connection, "slots.record_gaps", gaps, now=now)
     slot_rows.await_upstreams(connection, namespace, jobs, runs, upstreams, now)
-    slot_rows.move_cursors(connection, [plan.move for plan in plans])
+    write_rows(connection, "slots.move_cursors", [plan.move for plan in plans])
     decided = {run.definition_id for run in runs} | {gap.definition_id for gap in gaps}
     if decided:
-        slot_rows.wake_followers(connection, namespace, decided, now)
+        execute(connection, "follow.wake", ids=sorted(decided), **at)
     if runs:
-        slot_rows.notify_workers(connection, namespace)
-    return DueResult(len(runs), gaps, unreadable)
+        execute(connection, "runs.wake", namespace=namespace)
+    return DueResult(len(runs), gaps, failed)

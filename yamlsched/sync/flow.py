@@ -82,9 +82,7 @@ def account_for_due_slots(
     result.due = due.DueResult()
     try:
         result.due = due.account_for_due_slots(connection, result.namespace, now, deadline)
-        waiting = due.DueResult(blocked=due.release_runs(connection, result.namespace, now))
-        waiting.log()
-        result.due.add(waiting)
+        result.due.add(due.release_runs(connection, result.namespace, now))
     except psycopg.Error as error:
         if connection.closed:
             raise

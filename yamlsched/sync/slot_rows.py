@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from yamlsched.db.query import Connection, execute
 from yamlsched.sync import slot_plan
 from yamlsched.sync.definitions import Definition, named
-from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun
-
-CHUNK_ROWS = 5000
-"""Rows of one insert: accounting for a year of a minutely job must not build one message of half a
-million.
-"""
+from yamlsched.sync.slot_plan import AwaitedSlot, KeyHolder, NewRun
 
 
 def start_batch(
@@ -47,18 +42,6 @@ def key_holders(
     return {row.key: KeyHolder._make(row[1:5]) for row in rows}
 
 
-def create_runs(
-    connection: Connection,
-    runs: Sequence[NewRun],
-    namespace: str,
-    now: datetime,
-    is_backfill: bool = False,
-) -> int:
-    """Insert runs in order, except those whose key is, or was, in use; return how many."""
-    values = {"namespace": namespace, "now": now, "by_hand": is_backfill}
-    return _write_rows(connection, "slots.create_runs", runs, **values)
-
-
 def followed(
     connection: Connection, namespace: str, jobs: Iterable[Definition]
 ) -> dict[str, Definition]:
@@ -88,46 +71,17 @@ def await_upstreams(
         for run in runs
         for job in after[run.definition_id]
     ]
-    _write_rows(connection, "follow.await", rows, namespace=namespace, now=now)
+    write_rows(connection, "follow.await", rows, namespace=namespace, now=now)
 
 
-def wake_followers(
-    connection: Connection, namespace: str, ids: Iterable[int], now: datetime
-) -> None:
-    """Have what waits for slots of these jobs decided again: they have a run or a gap now, or will
-    have none.
-    """
-    execute(connection, "follow.wake", namespace=namespace, ids=sorted(ids), now=now)
-
-
-def record_gaps(connection: Connection, gaps: Sequence[Gap], now: datetime) -> None:
-    """Record gaps, or extend those that they continue."""
-    _write_rows(connection, "slots.record_gaps", gaps, now=now)
-
-
-def move_cursors(connection: Connection, moves: Sequence[CursorMove]) -> None:
-    """Set the cursors and next slots of definitions that the caller has locked."""
-    _write_rows(connection, "slots.move_cursors", moves)
-
-
-def notify_workers(connection: Connection, namespace: str) -> None:
-    """Wake up continuous workers once the transaction has committed."""
-    execute(connection, "runs.wake", namespace=namespace)
-
-
-def _write_rows(
-    connection: Connection,
-    statement: str,
-    rows: Sequence[NewRun | Gap | CursorMove | AwaitedSlot],
-    **values: Any,
+def write_rows(
+    connection: Connection, statement: str, rows: Sequence[NamedTuple], **values: Any
 ) -> int:
-    """Execute a statement for rows in chunks: each field is a parameter of that name, an array.
-    Return how many rows it wrote.
+    """Execute a statement for rows: each field is a parameter of that name, an array. Return how
+    many rows it wrote.
     """
-    written = 0
-    for start in range(0, len(rows), CHUNK_ROWS):
-        chunk = rows[start : start + CHUNK_ROWS]
-        arrays = map(list, zip(*chunk, strict=True))
-        columns = dict(zip(chunk[0]._fields, arrays, strict=True))
-        written += execute(connection, statement, **columns, **values).rowcount
-    return written
+    if not rows:
+        return 0
+    arrays = map(list, zip(*rows, strict=True))
+    columns = dict(zip(rows[0]._fields, arrays, strict=True))
+    return execute(connection, statement, **columns, **values).rowcount

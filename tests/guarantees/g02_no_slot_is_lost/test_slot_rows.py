@@ -34,12 +34,17 @@ def test_a_gap_extends_only_a_gap_of_its_job_and_reason(db: Db) -> None:
     # given gaps of two jobs, with two reasons, that end at the same instant
     one, other, third = a_job(db, "one"), a_job(db, "other"), a_job(db, "third")
     recorded = [(one, "overlap"), (other, "overlap"), (third, "paused")]
-    store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, reason) for job, reason in recorded], NOON)
+    store.write_rows(
+        db,
+        "slots.record_gaps",
+        [Gap(job, "", NOON, NOON, 1, reason) for job, reason in recorded],
+        now=NOON,
+    )
 
     # when one of them continues, and another continues for another reason
     later = NOON + MINUTE
     going_on = [Gap(job, "", later, later, 1, "overlap", follows=NOON) for job in (one, third)]
-    store.record_gaps(db, going_on, later)
+    store.write_rows(db, "slots.record_gaps", going_on, now=later)
 
     # then the first is longer, the other job's gap is unchanged, and the other reason has its own row
     assert gaps(db) == [
@@ -53,13 +58,18 @@ def test_a_gap_extends_only_a_gap_of_its_job_and_reason(db: Db) -> None:
 def test_slots_that_another_outage_cost_have_a_row_of_their_own(db: Db) -> None:
     # given a weekly slot that was recorded as late, two days after it
     job, found = a_job(db), NOON + 48 * 60 * MINUTE
-    store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, "late")], found)
+    store.write_rows(db, "slots.record_gaps", [Gap(job, "", NOON, NOON, 1, "late")], now=found)
 
     # when the next one is lost in the same outage, and the one after it in another one, a week later
     week = 7 * 24 * 60 * MINUTE
     for nth, at in ((1, found + 10 * MINUTE), (2, found + 2 * week)):
         slot = NOON + nth * week
-        store.record_gaps(db, [Gap(job, "", slot, slot, 1, "late", follows=slot - week)], at)
+        store.write_rows(
+            db,
+            "slots.record_gaps",
+            [Gap(job, "", slot, slot, 1, "late", follows=slot - week)],
+            now=at,
+        )
 
     # then the time at which each was found is known
     rows = db.execute(
@@ -70,11 +80,19 @@ def test_slots_that_another_outage_cost_have_a_row_of_their_own(db: Db) -> None:
 
 def test_a_gap_of_another_calendar_has_a_row_of_its_own(db: Db) -> None:
     job = a_job(db)
-    store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, "calendar", detail="holidays")], NOON)
+    store.write_rows(
+        db,
+        "slots.record_gaps",
+        [Gap(job, "", NOON, NOON, 1, "calendar", detail="holidays")],
+        now=NOON,
+    )
 
     later = NOON + MINUTE
-    store.record_gaps(
-        db, [Gap(job, "", later, later, 1, "calendar", follows=NOON, detail="freeze")], later
+    store.write_rows(
+        db,
+        "slots.record_gaps",
+        [Gap(job, "", later, later, 1, "calendar", follows=NOON, detail="freeze")],
+        now=later,
     )
 
     rows = db.execute("select detail, slots from yamlsched.skipped_slots order by id").fetchall()
@@ -112,8 +130,10 @@ def test_a_cursor_that_moved_after_it_was_read_is_not_moved_again(db: Db) -> Non
     first = a_job(db, "first", last_slot_at=None)
     later = NOON + MINUTE
 
-    store.move_cursors(
-        db, [CursorMove(moved, NOON - MINUTE, later, None), CursorMove(first, None, later, None)]
+    store.write_rows(
+        db,
+        "slots.move_cursors",
+        [CursorMove(moved, NOON - MINUTE, later, None), CursorMove(first, None, later, None)],
     )
 
     found = db.execute(

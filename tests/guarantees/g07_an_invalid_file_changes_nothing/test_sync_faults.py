@@ -410,9 +410,9 @@ def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an
 
     # then both jobs are named, with a remedy, and the third gets its slot
     assert (result.has_findings, len(result.messages), slots(db, "y")) == (True, 2, ["01-14 13:00"])
-    assert 'job "x" is not scheduled' in result.messages[0]
+    assert 'job "x": its due slots could not be written' in result.messages[0]
     assert "Correct its entry in schedules.yaml" in result.messages[0]
-    assert 'job "z" is not scheduled' in result.messages[1]
+    assert 'job "z": its due slots could not be written' in result.messages[1]
 
     # and when a newer release reads the file again, which replaces both, this is reported once
     db.execute("update yamlsched.namespaces set yamlsched_version = '0.0.1'")

@@ -93,7 +93,7 @@ def read(
         differences = definitions.differences(connection, namespace, loaded.jobs)
         is_recomputed = in_use is not None and is_newer(schedule.version, in_use.version)
         changed = {change.id for change in differences if change.id is not None}
-        retires = any(change.is_gone and not change.is_retired for change in differences)
+        retires = any(change.change == "retired" for change in differences)
         verdict = decide(place, seen.others, in_use, seen.was_in_use, at, retires)
         plan = SyncPlan(
             schedule.path,
