@@ -22,13 +22,13 @@ from yamlsched.sync import converge, definitions, edits, hosts, revision, slot_r
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.hosts import Snapshot
 from yamlsched.sync.in_use import (
+    FINDING_AFTER,
     REFUSED,
     WAITS,
     Verdict,
     decide,
     explain,
     is_older,
-    waits_too_long,
 )
 from yamlsched.sync.revision import Revision
 from yamlsched.text import names_for_log
@@ -52,10 +52,6 @@ class FileApplication:
     result: SyncResult
     snapshot: Snapshot
     now: datetime | None = None
-
-    def __post_init__(self) -> None:
-        """Note whether the place had the file at its tick before: later polls write it."""
-        self.had_file = self.snapshot.had_file
 
     def apply_if_due(self) -> None:
         """Apply the file if it is valid and to be in use."""
@@ -134,7 +130,9 @@ class FileApplication:
     def _poll(self, namespace: str | None, **options: Any) -> None:
         """Poll again, at the same instant: it is the same tick."""
         now = self.now or self.snapshot.now
-        self.snapshot = hosts.poll(self.connection, self.schedule, now, namespace, **options)
+        snapshot = hosts.poll(self.connection, self.schedule, now, namespace, **options)
+        # that of its tick before: the polls of this tick write it
+        self.snapshot = snapshot._replace(had_file=self.snapshot.had_file)
         self.result.namespace = self.snapshot.namespace
 
     def _read(self) -> tuple[Loaded, Checked]:
@@ -167,15 +165,7 @@ class FileApplication:
         why.
         """
         snapshot, result = self.snapshot, self.result
-        place = snapshot.place(self.schedule)._replace(had_file=self.had_file)
-        result.verdict = verdict = decide(
-            place,
-            snapshot.others,
-            snapshot.in_use,
-            snapshot.was_in_use,
-            snapshot.now,
-            bool(retired),
-        )
+        result.verdict = verdict = decide(snapshot, self.schedule, bool(retired))
         if verdict is Verdict.UNCONFIRMED:
             log.info(
                 "sync.waits",
@@ -187,15 +177,15 @@ class FileApplication:
             return True
         if verdict not in (*REFUSED, *WAITS):
             return False
-        namespace = str(result.namespace)
-        why = explain(verdict, place, self.schedule.path, namespace, snapshot.in_use)
+        why = explain(verdict, snapshot, self.schedule)
         result.messages.append(why)
         if verdict is Verdict.OTHER_ENVIRONMENT:
-            self._poll(namespace, errors=[why])
+            self._poll(result.namespace, errors=[why])
         if verdict in REFUSED:
             result.has_findings = True
-        elif snapshot.in_use is not None:
-            result.has_findings |= waits_too_long(place, snapshot.in_use, snapshot.now)
+        else:
+            waits_since = max(snapshot.has_file_since, snapshot.in_use_since)
+            result.has_findings |= snapshot.now - waits_since >= FINDING_AFTER
         return True
 
     def _note_refusal(self, loaded: Loaded, checked: Checked) -> None:
@@ -215,14 +205,14 @@ class FileApplication:
             "sync.refused", file=self.schedule.path, hash=self.schedule.sha256[:8], mistakes=errors
         )
         _report_left_out(self.schedule, loaded, checked.jobs, errors)
-        if self.snapshot.verdict(self.schedule) in REFUSED:
+        if decide(self.snapshot, self.schedule) in REFUSED:
             self._is_stopped()  # nothing is claimed
 
     def _apply(self, loaded: Loaded, revised: Revision) -> None:
         """Write the definitions and which file is in use, inside the caller's transaction."""
         connection, schedule = self.connection, self.schedule
         version, namespace, in_use = schedule.version, str(loaded.namespace), self.snapshot.in_use
-        former = in_use.version if in_use else version
+        former = in_use or version
         is_behind = is_older(version.tzdata_version, former.tzdata_version)
         recompute = is_older(former.tzdata_version, version.tzdata_version) or is_older(
             former.yamlsched_version, version.yamlsched_version

@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from yamlsched.db.query import Connection, execute, fetch, fetch_column
 from yamlsched.sync.files import ScheduleFile, SyncResult
-from yamlsched.sync.in_use import FileInUse, FileVersion, Place, Verdict, decide, is_older
+from yamlsched.sync.in_use import FileVersion, Verdict, decide, is_older
 
 if TYPE_CHECKING:
     from yamlsched.schedule.job import Queue
@@ -31,19 +31,21 @@ class Snapshot(NamedTuple):
     the rest is null.
 
     ``others`` are the files, and ``other_tzdata`` the time zone data, of the other places that
-    count. The rest of the place is as in in_use.Place.
+    count. ``had_file``: the place had the file at its tick before, and ``has_file_since`` is when
+    it, or the place that it follows, got it. ``other_namespace`` is one that an option named for
+    this place until now.
     """
 
     checksums: dict[str, str]  # of the files of the migrations, by version
     now: datetime
     namespace: str | None
-    in_use_hash: str | None
-    in_use_environment: str | None
-    in_use_yamlsched: str | None
-    in_use_tzdata: str | None
+    in_use_hash: str | None  # None: no file is in use, and all about it is null
+    in_use_environment: str
+    in_use_yamlsched: str
+    in_use_tzdata: str
     in_use_host: str | None
     in_use_path: str | None
-    in_use_since: datetime | None
+    in_use_since: datetime
     queues: list[str]  # of the file in use
     was_in_use: bool
     had_file: bool
@@ -60,33 +62,13 @@ class Snapshot(NamedTuple):
     has_lost_limits: bool = False
 
     @property
-    def in_use(self) -> FileInUse | None:
-        """The file in use, if there is one."""
-        if self.in_use_hash is None or self.in_use_since is None:
+    def in_use(self) -> FileVersion | None:
+        """The file in use, and the newest versions that applied it; None without one."""
+        if self.in_use_hash is None:
             return None
-        version = FileVersion(
-            self.in_use_hash,
-            self.in_use_environment or "",
-            self.in_use_yamlsched or "",
-            self.in_use_tzdata or "",
+        return FileVersion(
+            self.in_use_hash, self.in_use_environment, self.in_use_yamlsched, self.in_use_tzdata
         )
-        return FileInUse(version, self.in_use_host or "", self.in_use_path or "", self.in_use_since)
-
-    def place(self, schedule: ScheduleFile) -> Place:
-        """Return the place that polled."""
-        return Place(
-            schedule.version,
-            self.has_file_since,
-            self.had_file,
-            schedule.is_manual,
-            schedule.namespace_override is not None,
-            schedule.names_environment,
-            self.other_namespace,
-        )
-
-    def verdict(self, schedule: ScheduleFile) -> Verdict:
-        """Return what to do with the file of the place that polled, if it is valid."""
-        return decide(self.place(schedule), self.others, self.in_use, self.was_in_use, self.now)
 
 
 def poll(
@@ -138,7 +120,7 @@ def place_parameters(schedule: ScheduleFile) -> dict[str, Any]:
 
 def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
     """Return the result for a file that is in use and needs no reading, None for any other."""
-    if snapshot.has_lost_limits or snapshot.verdict(schedule) is not Verdict.CURRENT:
+    if snapshot.has_lost_limits or decide(snapshot, schedule) is not Verdict.CURRENT:
         return None
     queues = frozenset(snapshot.queues)
     return SyncResult(snapshot.namespace, Verdict.CURRENT, queues=queues)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from yamlsched.timetable.times import rfc3339
+
+if TYPE_CHECKING:
+    from yamlsched.sync.files import ScheduleFile
+    from yamlsched.sync.hosts import Snapshot
 
 FINDING_AFTER = timedelta(minutes=10)
 """A superseded file that waits for longer than that is more than a rolling deploy."""
@@ -24,33 +27,6 @@ class FileVersion(NamedTuple):
     environment: str  # "" if none is named
     yamlsched_version: str
     tzdata_version: str
-
-
-class FileInUse(NamedTuple):
-    """The file that was applied last, by which place, and the newest versions that applied it."""
-
-    version: FileVersion
-    host: str
-    path: str
-    since: datetime
-
-
-class Place(NamedTuple):
-    """A place that syncs, and its valid file.
-
-    ``had_file``: it had the file at its tick before. ``since`` is when it, or the place that it
-    follows, got the file. ``is_manual``: an operator syncs. ``names_namespace``: an option or its
-    variable is set, and ``names_environment`` likewise, possibly to none. ``other_namespace`` is
-    one that an option named for this place until now.
-    """
-
-    version: FileVersion
-    since: datetime
-    had_file: bool
-    is_manual: bool = False
-    names_namespace: bool = False
-    names_environment: bool = True
-    other_namespace: str | None = None
 
 
 class Verdict(StrEnum):
@@ -73,38 +49,25 @@ WAITS = (Verdict.SUPERSEDED, Verdict.UNCONFIRMED)
 """Only jobs that are the same in the file in use are run on a host with such a file."""
 
 
-def decide(
-    place: Place,
-    others: Collection[str],
-    in_use: FileInUse | None,
-    known: bool,
-    now: datetime,
-    retires: bool = False,
-) -> Verdict:
-    """Return what to do with the valid file of ``place``.
-
-    ``others`` are the hashes of the files that the other places that count have. ``known``: the
-    file was in use before. ``retires``: it would retire a job.
+def decide(snapshot: Snapshot, schedule: ScheduleFile, retires: bool = False) -> Verdict:
+    """Return what to do with the file of the place that polled, if it is valid. ``retires``: it
+    would retire a job.
     """
-    moves = place.is_manual and place.names_namespace
-    if place.other_namespace is not None and not moves:
+    ours, theirs, is_manual = schedule.version, snapshot.in_use, schedule.is_manual
+    moves = is_manual and schedule.namespace_override is not None
+    if snapshot.other_namespace is not None and not moves:
         return Verdict.OTHER_NAMESPACE
-    if in_use is not None and place.version.environment != in_use.version.environment:
-        is_settled = place.is_manual and place.names_environment
+    if theirs and ours.environment != theirs.environment:
+        is_settled = is_manual and schedule.names_environment
         return Verdict.APPLY if is_settled else Verdict.OTHER_ENVIRONMENT
-    if in_use is not None and place.version.hash == in_use.version.hash:
-        return Verdict.RENEW if is_newer(place.version, in_use.version) else Verdict.CURRENT
-    if place.is_manual:
+    if theirs and ours.hash == theirs.hash:
+        return Verdict.RENEW if is_newer(ours, theirs) else Verdict.CURRENT
+    if is_manual:
         return Verdict.APPLY
-    if in_use is not None and known and in_use.version.hash in others:
+    if theirs and snapshot.was_in_use and theirs.hash in snapshot.others:
         return Verdict.SUPERSEDED
-    is_confirmed = place.had_file or now - place.since >= COPIED_WITHIN
+    is_confirmed = snapshot.had_file or snapshot.now - snapshot.has_file_since >= COPIED_WITHIN
     return Verdict.UNCONFIRMED if retires and not is_confirmed else Verdict.APPLY
-
-
-def waits_too_long(place: Place, in_use: FileInUse, now: datetime) -> bool:
-    """Return whether a superseded file has waited for longer than a rolling deploy takes."""
-    return now - max(place.since, in_use.since) >= FINDING_AFTER
 
 
 def is_newer(version: FileVersion, other: FileVersion) -> bool:
@@ -131,39 +94,38 @@ def _version_key(version: str) -> list[tuple[int, int | str]]:
     return [(2, int(part)) if part.isdigit() else (0, part) for part in parts] + [(1, 0)]
 
 
-def explain(
-    verdict: Verdict, place: Place, path: str, namespace: str, in_use: FileInUse | None
-) -> str:
+def explain(verdict: Verdict, snapshot: Snapshot, schedule: ScheduleFile) -> str:
     """Return why the file of a place is refused or superseded, and what to do; "" if it is
     neither.
     """
     if verdict not in (*REFUSED, Verdict.SUPERSEDED):
         return ""
-    version = place.version
+    version, in_use, path = schedule.version, snapshot.in_use, schedule.path
+    namespace = str(snapshot.namespace)
     words = ["yamlsched sync"]
-    if version.environment or (in_use and in_use.version.environment):
+    if version.environment or (in_use and in_use.environment):
         words += ["--env", shlex.quote(version.environment)]
-    if place.names_namespace or verdict is Verdict.OTHER_NAMESPACE:
+    if schedule.namespace_override is not None or verdict is Verdict.OTHER_NAMESPACE:
         words += ["--namespace", shlex.quote(namespace)]
     sync = " ".join(words)
     if verdict is Verdict.OTHER_NAMESPACE:
         return (
             f"{path} is not applied: until now this host used it for namespace"
-            f' "{place.other_namespace}", and now for "{namespace}", so nothing is scheduled or run'
+            f' "{snapshot.other_namespace}", and now for "{namespace}", so nothing is scheduled or run'
             " here. Correct --namespace or YAMLSCHED_NAMESPACE, in the crontab too;"
             f' "{sync}" decides that this host uses it for "{namespace}"'
         )
     assert in_use is not None
     used = (
-        f"in use is {in_use.path} of host {in_use.host} (hash {in_use.version.hash[:8]}), since"
-        f" {rfc3339(in_use.since, 'seconds')}"
+        f"in use is {snapshot.in_use_path} of host {snapshot.in_use_host} (hash"
+        f" {in_use.hash[:8]}), since {rfc3339(snapshot.in_use_since, 'seconds')}"
     )
     if verdict is Verdict.OTHER_ENVIRONMENT:
         return (
             f"{path} is not applied: its namespace belongs to"
-            f" {environment(in_use.version.environment)}, and this is"
+            f" {environment(in_use.environment)}, and this is"
             f" {environment(version.environment)}, so nothing is scheduled or run here; {used}."
-            f" Pass --env {shlex.quote(in_use.version.environment)}, or use a separate namespace or"
+            f" Pass --env {shlex.quote(in_use.environment)}, or use a separate namespace or"
             f' database for each environment; if the file has this environment, "{sync}" changes'
             " that of the namespace"
         )

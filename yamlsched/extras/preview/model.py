@@ -13,7 +13,8 @@ from typing import Any
 
 from yamlsched.schedule.job import Job, Limit, NotifyTarget, Queue, Retention
 from yamlsched.sync.field_changes import Change, FieldChange
-from yamlsched.sync.in_use import FileInUse, FileVersion, Verdict
+from yamlsched.sync.hosts import Snapshot
+from yamlsched.sync.in_use import FileVersion, Verdict
 
 MAX_JSON_SLOTS = 100
 """Slots of one kind that the JSON document lists; the counts include all of them."""
@@ -230,7 +231,7 @@ class SyncPlan:
     version: FileVersion
     verdict: Verdict
     explanation: str  # why a tick would not apply the file; empty if it would
-    in_use: FileInUse | None
+    snapshot: Snapshot  # with the file in use
     returned: list[str] = field(default_factory=list)
     runs: list[PlannedRun] = field(default_factory=list)
     skipped: list[SkippedSlots] = field(default_factory=list)
@@ -301,12 +302,13 @@ def document(preview: Preview) -> dict[str, Any]:
     plan = preview.plan
     if plan is None:
         return members
-    in_use = plan.in_use and {
-        "hash": plan.in_use.version.hash,
-        "environment": plan.in_use.version.environment or None,
-        "host": plan.in_use.host,
-        "path": plan.in_use.path,
-        "since": plan.in_use.since,
+    snapshot = plan.snapshot
+    in_use = snapshot.in_use and {
+        "hash": snapshot.in_use_hash,
+        "environment": snapshot.in_use_environment or None,
+        "host": snapshot.in_use_host,
+        "path": snapshot.in_use_path,
+        "since": snapshot.in_use_since,
     }
     lists = ("returned", "runs", "skipped", "waiting", "leaving", "paused", "unreadable")
     return {

@@ -87,20 +87,20 @@ def read(
     parameters = {"namespace": namespace, "host": schedule.host, "path": schedule.path}
     with snapshot(connection):
         seen = hosts.poll(connection, schedule, now, namespace, is_valid=True, writes=False)
-        place, in_use, at = seen.place(schedule), seen.in_use, seen.now
+        in_use, at = seen.in_use, seen.now
         until = at + days * DAY
         stored = applied_definitions(connection, namespace)
         differences = definitions.differences(connection, namespace, loaded.jobs)
-        is_recomputed = in_use is not None and is_newer(schedule.version, in_use.version)
+        is_recomputed = in_use is not None and is_newer(schedule.version, in_use)
         changed = {change.id for change in differences if change.id is not None}
         retires = any(change.change == "retired" for change in differences)
-        verdict = decide(place, seen.others, in_use, seen.was_in_use, at, retires)
+        verdict = decide(seen, schedule, retires)
         plan = SyncPlan(
             schedule.path,
             schedule.version,
             verdict,
-            explain(verdict, place, schedule.path, namespace, in_use),
-            in_use,
+            explain(verdict, seen, schedule),
+            seen,
         )
         closing = changed.union(definitions.followers(connection, namespace, changed))
         _account(plan, connection, namespace, stored, closing, at, is_recomputed, loaded.jobs)

@@ -129,16 +129,17 @@ def _notes(notes: Sequence[Hint]) -> Iterator[Entry]:
 
 def plan_facts(preview: Preview, plan: SyncPlan) -> Iterator[str]:
     """Yield lines about the file, what is in use, and how much there is to do."""
-    version, in_use = plan.version, plan.in_use
+    version, seen = plan.version, plan.snapshot
+    in_use = seen.in_use
     where = f" for {version.environment}" if version.environment else ""
     yield f"file      {plan.path}{where}, hash {version.hash[:8]}: {VERDICTS[plan.verdict]}"
     if in_use is None:
         yield "in use    no file has been applied yet"
     elif plan.verdict not in (Verdict.CURRENT, Verdict.RENEW):
-        of = f" for {in_use.version.environment}" if in_use.version.environment else ""
+        of = f" for {in_use.environment}" if in_use.environment else ""
         yield (
-            f"in use    {in_use.path}{of}, hash {in_use.version.hash[:8]}, of host {in_use.host},"
-            f" since {instant(in_use.since)}"
+            f"in use    {seen.in_use_path}{of}, hash {in_use.hash[:8]}, of host {seen.in_use_host},"
+            f" since {instant(seen.in_use_since)}"
         )
     if plan.explanation:
         yield f"! {plan.explanation}"
