@@ -189,12 +189,15 @@ as $$
 declare
     given text[] := array(select format('%I', k.key) from jsonb_object_keys(jobs -> 0) as k (key)
         order by k.key);
-    kept  text[] := array['namespace', 'job_type', 'created_at'];
+    kept  text[] := array['namespace', 'job_type', 'created_at', 'effective_from'];
 begin
     execute format(
-        'insert into yamlsched.job_definitions (%s) select %s'
+        'insert into yamlsched.job_definitions as d (%s) select %s'
         ' from jsonb_populate_recordset(null::yamlsched.job_definitions, $1) j'
-        ' on conflict (namespace, job_type) do update set %s',
+        ' on conflict (namespace, job_type) do update set %s, effective_from = case'
+        ' when d.retired_at is null and (d.enabled or not excluded.enabled) and (d.schedule,'
+        ' d.timezone) is not distinct from (excluded.schedule, excluded.timezone)'
+        ' then d.effective_from else excluded.effective_from end',
         (select string_agg(g.name, ', ') from unnest(given) as g (name)),
         (select string_agg('j.' || g.name, ', ') from unnest(given) as g (name)),
         (select string_agg(g.name || ' = excluded.' || g.name, ', ') from unnest(given) as g (name)

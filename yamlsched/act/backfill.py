@@ -26,7 +26,7 @@ from yamlsched.timetable import times
 from yamlsched.timetable.calendars import of_rows
 from yamlsched.timetable.cron import parse_schedule, without_skipped
 from yamlsched.timetable.keys import slot_key
-from yamlsched.timetable.slots import Slot, slots
+from yamlsched.timetable.slots import Slot, next_slot, slots
 from yamlsched.timetable.slots import span as slot_span
 from yamlsched.timetable.times import TimeInput, bounds, short_utc
 from yamlsched.timetable.zones import zone
@@ -226,8 +226,9 @@ def _end(upstream: Range) -> datetime:
 
 
 def _next_slot(upstream: Range, after: datetime) -> datetime | None:
-    job = upstream.job
-    return slot_plan.next_slot_at(job.schedule, job.timezone, after, None, None)
+    assert upstream.job.schedule is not None
+    following = next_slot(parse_schedule(upstream.job.schedule), zone(upstream.job.timezone), after)
+    return following.at if following else None
 
 
 def _check_active(connection: Connection[Any], namespace: str, job: Definition) -> None:

@@ -173,7 +173,7 @@ def _columns(jobs: Sequence[Definition], now: datetime) -> dict[str, Any]:
         "ends": [job.paused_until for job in jobs],
         "whos": [job.paused_by for job in jobs],
         "reasons": [job.paused_reason for job in jobs],
-        "nexts": [slot_plan.next_slot_of(job, now) for job in jobs],
+        "nexts": [slot_plan.next_slot_at(job, now) for job in jobs],
         "now": now,
     }
 

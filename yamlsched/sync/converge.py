@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from psycopg.types.json import Jsonb
@@ -48,15 +49,14 @@ def converge(
     locked = definitions.lock(connection, closing.union(scheduled))
     instant = slot_rows.start_batch(connection, now)
     if recompute:
-        _recompute(connection, locked)
+        _set_next_slots(connection, locked)
     owing = [d for d in locked if d.id in closing and not (is_behind and _is_ahead(d, instant))]
     owed = due.account_for_locked(connection, namespace, owing, instant)
 
-    before = {d.job_type: d for d in definitions.read(connection, list(known))}
     edits = job_edits(connection, differences, jobs)
-    _write_definitions(connection, namespace, differences, jobs, before, instant)
+    _write_definitions(connection, namespace, differences, jobs, instant)
     move_runs(connection, namespace, differences, jobs, limits, instant)
-    _apply_spread(connection, namespace, jobs, before, instant)
+    _apply_spread(connection, namespace, jobs, locked, instant)
     return Changes(
         now=instant,
         **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in CHANGES},
@@ -70,17 +70,15 @@ def _write_definitions(
     namespace: str,
     differences: Sequence[Difference],
     jobs: Mapping[str, Job],
-    before: Mapping[str, Definition],
     now: datetime,
 ) -> None:
-    at = dict.fromkeys(("created_at", "applied_at", "updated_at"), now.isoformat())
-    common = {"namespace": namespace, "retired_at": None, **at}
-    put = [
-        DEFAULT_ROW | to_row(jobs[name]) | slot_columns(jobs[name], before.get(name), now) | common
-        for name in (d.job_type for d in differences if d.change != "retired")
-    ]
-    if put:
+    times = ("created_at", "applied_at", "updated_at", "effective_from")
+    common = {"namespace": namespace, "retired_at": None, **dict.fromkeys(times, now.isoformat())}
+    names = [d.job_type for d in differences if d.change != "retired"]
+    if names:
+        put = [DEFAULT_ROW | to_row(jobs[name]) | common for name in names]
         execute(connection, "definitions.put", jobs=Jsonb(put))
+        _set_next_slots(connection, definitions.named(connection, namespace, names), now)
     gone = [d.id for d in differences if d.change == "retired"]
     execute(connection, "definitions.retire", ids=gone, now=now)
 
@@ -128,11 +126,11 @@ def _apply_spread(
     connection: Connection,
     namespace: str,
     jobs: Mapping[str, Job],
-    before: Mapping[str, Definition],
+    before: Sequence[Definition],
     now: datetime,
 ) -> None:
     """Move the runs of slots that wait for their time, where an edit changes it."""
-    edited = [d for name, d in before.items() if name in jobs and changes_starts(d, jobs[name])]
+    edited = [d for d in before if d.job_type in jobs and changes_starts(d, jobs[d.job_type])]
     offsets = [keys.offset(namespace, d.job_type, jobs[d.job_type].spread) for d in edited]
     seconds = [offset.total_seconds() for offset in offsets]
     ids = [definition.id for definition in edited]
@@ -162,12 +160,16 @@ def rescheduled_runs(namespace: str, plan: SlotPlan, job: Job, now: datetime) ->
     before, runs = plan.definition, plan.runs
     if changes_starts(before, job):
         offset = keys.offset(namespace, job.name, job.spread)
-        next_slot = slot_columns(job, before, now)["next_slot_at"]
-        latest = (
-            datetime.fromisoformat(next_slot) - keys.SECOND
-            if next_slot
-            else datetime.max.replace(tzinfo=UTC)
+        assert job.cron is not None
+        edited = replace(
+            before,
+            schedule=job.cron.source,
+            timezone=job.timezone,
+            enabled=job.enabled,
+            retired_at=None,
         )
+        next_slot = slot_plan.next_slot_at(edited, max(now, before.accounted_to))
+        latest = next_slot - keys.SECOND if next_slot else datetime.max.replace(tzinfo=UTC)
         runs = [
             run if run.run_at <= now else run._replace(run_at=min(run.slot + offset, latest))
             for run in runs
@@ -185,43 +187,17 @@ def _is_ahead(definition: Definition, now: datetime) -> bool:
     return next_slot_at is not None and next_slot_at > now and definition.paused_at is None
 
 
-def slot_columns(job: Job, before: Definition | None, now: datetime) -> dict[str, str | None]:
-    """Return the slot columns of a definition written at ``now``, when its slots up to then are
-    accounted for.
+def _set_next_slots(
+    connection: Connection, jobs: Sequence[Definition], accounted_to: datetime | None = None
+) -> None:
+    """Compute the next slots of jobs, after ``accounted_to`` or the slots that are accounted for.
 
-    A job that is new, returned, re-enabled, or whose cron or timezone changed counts slots from now
-    on.
-    """
-    schedule = job.cron.source if job.cron else None
-    effective_from, paused_at, paused_until = now, None, None
-    if before is not None:
-        paused_at, paused_until = before.paused_at, before.paused_until
-        is_fresh = (
-            before.retired_at is not None
-            or (job.enabled and not before.enabled)
-            or (schedule, job.timezone) != (before.schedule, before.timezone)
-        )
-        effective_from = now if is_fresh else before.effective_from
-    after = max(now, effective_from, (before.last_slot_at if before else None) or now)
-    next_slot_at = (
-        slot_plan.next_slot_at(schedule, job.timezone, after, paused_at, paused_until)
-        if job.enabled
-        else None
-    )
-    return {
-        "effective_from": effective_from.isoformat(),
-        "next_slot_at": next_slot_at.isoformat() if next_slot_at else None,
-    }
-
-
-def _recompute(connection: Connection, locked: list[Definition]) -> None:
-    """Compute the next slots again. A job whose definition cannot be read keeps its own: it is
-    reported when that is due.
+    A job whose definition cannot be read keeps its own: it is reported when that is due.
     """
     moves = []
-    for definition in locked:
+    for job in jobs:
         with suppress(ScheduleError):
-            cursor = definition.last_slot_at
-            next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
-            moves.append(CursorMove(definition.id, cursor, cursor, next_slot_at))
+            after = max(job.accounted_to, accounted_to or job.accounted_to)
+            next_slot_at = slot_plan.next_slot_at(job, after)
+            moves.append(CursorMove(job.id, job.last_slot_at, job.last_slot_at, next_slot_at))
     slot_rows.write_rows(connection, "slots.move_cursors", moves)

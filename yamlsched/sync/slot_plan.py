@@ -120,37 +120,19 @@ class SlotPlan(NamedTuple):
     move: CursorMove
 
 
-def next_slot_at(
-    schedule: str | None,
-    timezone: str,
-    after: datetime,
-    paused_at: datetime | None,
-    paused_until: datetime | None,
-) -> datetime | None:
+def next_slot_at(definition: Definition, after: datetime) -> datetime | None:
     """Return the first slot after ``after`` that makes the job due; None if there is none.
 
     During a pause with an end, that is the first slot after the end; during one without, there is
     none.
     """
-    if schedule is None or (paused_at is not None and paused_until is None):
+    is_paused = definition.paused_at is not None and definition.paused_until is None
+    is_off = definition.retired_at is not None or not definition.enabled
+    if definition.schedule is None or is_off or is_paused:
         return None
-    if paused_at is not None and paused_until is not None:
-        after = max(after, paused_until)
-    slot = slots.next_slot(parse_schedule(schedule), zone(timezone), after)
+    after = max(after, definition.paused_until or after)
+    slot = slots.next_slot(parse_schedule(definition.schedule), zone(definition.timezone), after)
     return slot.at if slot else None
-
-
-def next_slot_of(definition: Definition, after: datetime) -> datetime | None:
-    """Return ``next_slot_at`` of a definition whose slots up to ``after`` are accounted for."""
-    if definition.retired_at is not None or not definition.enabled:
-        return None
-    return next_slot_at(
-        definition.schedule,
-        definition.timezone,
-        after,
-        definition.paused_at,
-        definition.paused_until,
-    )
 
 
 def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) -> OwedSlots:
@@ -163,7 +145,7 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
         return OwedSlots(
-            definition, [], [], definition.last_slot_at, next_slot_of(definition, max(now, base))
+            definition, [], [], definition.last_slot_at, next_slot_at(definition, max(now, base))
         )
     cron, where = parse_schedule(definition.schedule), zone(definition.timezone)
 
@@ -194,7 +176,7 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     newest = [slot.at for slot in owed[-1:]] + [gap.last for gap in gaps[-1:]]
     accounted = max(newest, default=definition.last_slot_at)
     candidates = [Candidate(slot_key(definition.job_type, cron, slot), slot) for slot in owed]
-    return OwedSlots(definition, gaps, candidates, accounted, next_slot_of(definition, end))
+    return OwedSlots(definition, gaps, candidates, accounted, next_slot_at(definition, end))
 
 
 def _skipped_gaps(

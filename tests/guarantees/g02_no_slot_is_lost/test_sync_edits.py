@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -23,6 +24,7 @@ from yamlsched.sync.definitions import cancel_retired
 from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
+from yamlsched.sync.slot_plan import next_slot_at
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -205,13 +207,11 @@ def test_unfinished_runs_of_a_retired_job_are_cancelled_a_day_later_with_the_rea
 
 
 def pause(db: Db, now: str, until: str | None = None) -> None:
-    from yamlsched.sync.slot_plan import next_slot_at
-
     with db.transaction():
         id = definition(db).id
         instant, [job], _ = account_for_owed_slots(db, "default", [id], at(now))
         end = at(until) if until else None
-        following = next_slot_at(job.schedule, job.timezone, instant, instant, end)
+        following = next_slot_at(replace(job, paused_at=instant, paused_until=end), instant)
         db.execute(
             "update yamlsched.job_definitions set paused_at = %s, paused_until = %s, next_slot_at = %s where id = %s",
             [instant, end, following, id],
@@ -219,12 +219,10 @@ def pause(db: Db, now: str, until: str | None = None) -> None:
 
 
 def resume(db: Db, now: str) -> None:
-    from yamlsched.sync.slot_plan import next_slot_at
-
     with db.transaction():
         id = definition(db).id
         instant, [job], _ = account_for_owed_slots(db, "default", [id], at(now))
-        following = next_slot_at(job.schedule, job.timezone, instant, None, None)
+        following = next_slot_at(replace(job, paused_at=None, paused_until=None), instant)
         db.execute(
             "update yamlsched.job_definitions set paused_at = null, paused_until = null, next_slot_at = %s "
             "where id = %s",

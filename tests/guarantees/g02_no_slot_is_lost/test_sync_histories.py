@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.sync.slot_plan import next_slot_at
 from yamlsched.timetable.cron import parse_schedule
-from yamlsched.timetable.slots import slots
+from yamlsched.timetable.slots import next_slot, slots
 
 Db = psycopg.Connection[Any]
 
@@ -142,9 +142,8 @@ class History:
             ).fetchone()
             assert row is not None
             instant, [job], _ = account_for_owed_slots(self.db, "default", [row.id], self.now)
-            following = next_slot_at(job.schedule, job.timezone, instant, paused_at, until)
-            if not job.enabled or job.retired_at:
-                following = None
+            paused = replace(job, paused_at=paused_at, paused_until=until)
+            following = next_slot_at(paused, instant)
             self.db.execute(
                 "update yamlsched.job_definitions set paused_at = %s, paused_until = %s, next_slot_at = %s "
                 "where id = %s",
@@ -208,7 +207,8 @@ class History:
                 assert slot not in made
         if row.enabled and row.retired_at is None and row.paused_at is None and row.schedule:
             after = max(row.effective_from, cursor or row.effective_from)
-            assert row.next_slot_at == next_slot_at(row.schedule, row.timezone, after, None, None)
+            following = next_slot(parse_schedule(row.schedule), ZoneInfo(row.timezone), after)
+            assert row.next_slot_at == (following and following.at)
 
 
 a_job = st.fixed_dictionaries(

@@ -180,7 +180,7 @@ def _account(
         next_slot_at = definition.next_slot_at
         if is_recomputed and next_slot_at is not None and definition.id not in closing:
             try:
-                next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
+                next_slot_at = slot_plan.next_slot_at(definition, definition.accounted_to)
             except ScheduleError as error:
                 plan.unreadable.append(f"{definition.job_type}: {error}")
                 continue
