@@ -21,10 +21,17 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
+BY_MONTH = re.compile("l(?:-([1-9]|[12][0-9]|30))?|(l|[1-9]|[12][0-9]|3[01])w", re.IGNORECASE)
+"""What day-of-month may be, beside numbers: ``L``, ``L-3``, ``LW``, ``15W``."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldRule:
     """One of the five fields. ``size`` is the number of different values, and the largest valid
     step.
+
+    ``alone`` and ``listed`` are what it may be instead of numbers and ranges, by itself and as an
+    element of a list. ``last`` may end a range, as the highest value.
     """
 
     name: str
@@ -32,18 +39,53 @@ class FieldRule:
     high: int
     size: int
     names: dict[str, int] = dataclasses.field(default_factory=dict)
+    alone: str = r"\*"
+    listed: str = r"\*/[0-9]+"
+    last: str | None = None
+    others: str = ""
+
+    def error(self, text: str, at: int, reason: str, remedy: str) -> CronError:
+        """Return the error about a part of the field, at offset ``at``."""
+        return CronError(f"{self.name} {text} {reason}", at, at + len(text), remedy)
+
+    def value(self, text: str, item: str, at: int) -> int:
+        """Return the number of a value in ``item``, which is at offset ``at``."""
+        if text in self.names:
+            return self.names[text]
+        if text.isdecimal() and self.low <= int(text) <= self.high:
+            return int(text)
+        names = f" or one of {' '.join(self.names)}" if self.names else ""
+        remedy = f"write a number from {self.low} to {self.high}{names}{self.others}"
+        raise self.error(item, at, f"is not in {self.low}-{self.high}", remedy)
 
 
 FIELDS = (
     FieldRule("minute", 0, 59, 60),
     FieldRule("hour", 0, 23, 24),
-    FieldRule("day-of-month", 1, 31, 31),
+    FieldRule(
+        "day-of-month",
+        1,
+        31,
+        31,
+        alone=rf"[*?]|{BY_MONTH.pattern}",
+        listed=r"\*/[0-9]+|l",
+        last="l",
+        others=", L for the last day, or, alone, L-3, LW or 15W",
+    ),
     FieldRule("month", 1, 12, 12, {name: number for number, name in enumerate(MONTHS, 1)}),
-    FieldRule("day-of-week", 0, 7, 7, {name: number for number, name in enumerate(WEEKDAYS)}),
+    FieldRule(
+        "day-of-week",
+        0,
+        7,
+        7,
+        {name: number for number, name in enumerate(WEEKDAYS)},
+        alone="[*?]",
+        listed=rf"\*/[0-9]+|l[0-7]|([0-7]|{'|'.join(WEEKDAYS)})#[1-5]",
+        last="sun",
+        others=", 1#2 for the second Monday, or L5 for the last Friday",
+    ),
 )
 MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK = range(5)
-BY_MONTH = re.compile("l(?:-([1-9]|[12][0-9]|30))?|(l|[1-9]|[12][0-9]|3[01])w", re.IGNORECASE)
-"""What day-of-month may be, beside numbers: ``L``, ``L-3``, ``LW``, ``15W``."""
 SATURDAY = 5
 
 
@@ -100,154 +142,37 @@ def field_values(index: int, field: str) -> FieldValues:
     return _expand(index, field)
 
 
-class Item(NamedTuple):
-    """A part of a field, at offset ``at`` of the field: an element of its list, or a
-    value in one.
-    """
-
-    rule: FieldRule
-    text: str
-    at: int
-
-    def part(self, start: int, length: int) -> Item:
-        return Item(self.rule, self.text[start : start + length], self.at + start)
-
-    def error(self, reason: str, remedy: str) -> CronError:
-        """Return the error about the whole item; ``reason`` continues the name of the field and the
-        item.
-        """
-        message = f"{self.rule.name} {self.text}{reason}"
-        return CronError(message, self.at, self.at + len(self.text), remedy)
-
-
 def _check_field(rule: FieldRule, field: str) -> None:
-    texts = field.split(",")
-    at = 0
+    """Raise CronError unless each element of the list has one meaning only."""
+    texts, at = field.split(","), 0
+    if "" in texts:
+        remedy = "write a value between every two commas, and none after the last"
+        raise rule.error(field, 0, "has an empty item in its list", remedy)
     for text in texts:
-        if not text:
-            message = f"{rule.name} {field} has an empty item in its list"
-            remedy = "write a value between every two commas, and none after the last"
-            raise CronError(message, max(0, at - 1), max(at, 1), remedy)
-        item = Item(rule, text, at)
-        if text in ("*", "?") and len(texts) > 1:
-            raise item.error(" in a list already means every value", f"write {text} alone")
-        _check_item(item)
-        if len(texts) > 1 and is_computed(text):
-            remedy = f"write {text} alone; crons takes several expressions"
-            raise item.error(" is not supported in a list", remedy)
+        is_alone = len(texts) == 1 and re.fullmatch(rule.alone, text.lower())
+        if not is_alone:
+            _check_item(rule, text, at)
         at += len(text) + 1
     if rule.name == "day-of-week" and uses_nth(field) and not all(map(uses_nth, texts)):
         remedy = "write # or L with every weekday of the list, or split it into two jobs"
-        raise Item(rule, field, 0).error(" mixes plain weekdays with # or L", remedy)
+        raise rule.error(field, 0, "mixes plain weekdays with # or L", remedy)
 
 
-def _check_item(item: Item) -> None:
-    """Raise CronError for an element of a list unless it has one meaning only."""
-    rule, lower = item.rule, item.text.lower()
-    if re.fullmatch(r"[hr](\(.*)?(/.*)?", lower):
-        raise item.error(
-            f": {item.text[0].upper()} (a hashed or random value) is not supported",
-            "write a number of your choice; spread moves many jobs apart",
-        )
-    if lower == "?" and not rule.name.startswith("day"):
-        raise item.error(" is only for the two day fields", "write *")
-    base, slash, step = lower.partition("/")
-    if slash:
-        _check_step(item, step)
-        if not base:
-            raise item.error(": the step has no value before it", f"write */{step}")
-    if base == "*" or lower == "?":
+def _check_item(rule: FieldRule, item: str, at: int) -> None:
+    base, slash, step = item.lower().partition("/")
+    if slash and not (step.isdecimal() and 1 <= int(step) <= rule.size):
+        remedy = f"write a step from 1 to {rule.size}"
+        raise rule.error(item, at, f"has a step that is not in 1-{rule.size}", remedy)
+    if re.fullmatch(rule.listed, item.lower()):
         return
-    if rule.name == "day-of-month" and re.fullmatch("l.*|.*[0-9l]w.*|w[0-9]*", lower):
-        if BY_MONTH.fullmatch(lower):
-            return
-        remedy = (
-            "write 15W for the weekday nearest to the 15th, LW for the last weekday of the month,"
-            " L-3 for three days before its last day"
-        )
-        raise item.error(" is none of L, L-1 to L-30, LW, and 1W to 31W", remedy)
-    if rule.name == "day-of-week":
-        if "#" in base:
-            _check_nth(item)
-            return
-        if re.fullmatch(r"l[0-7]", lower):
-            return
-        if "l" in base:
-            remedy = "write L5 for the last Friday of the month"
-            raise item.error(": L belongs before the number of a weekday", remedy)
     low, dash, high = base.partition("-")
-    if dash and low and high:
-        _check_range(item, low, high)
-    elif dash:
-        raise item.error(" is an incomplete range", f"write for example {rule.low}-{rule.high}")
-    elif _value(item.part(0, len(base))) == 7 and slash and rule.name == "day-of-week":
-        raise item.error(" is ambiguous", f"write 0/{step}, or 0 for Sunday")
-
-
-def _check_step(item: Item, step: str) -> None:
-    size, reason = item.rule.size, ""
-    if not re.fullmatch(r"[0-9]+", step):
-        reason = f'the step "{step}" is not a number'
-    elif int(step) == 0:
-        reason = "a step of 0 never moves"
-    elif int(step) > size:
-        reason = f"the field has only {size} values"
-    if reason:
-        raise item.error(f": {reason}", f"write a step from 1 to {size}")
-
-
-def _check_nth(item: Item) -> None:
-    weekday = item.text.partition("#")[0]
-    if weekday and "-" not in weekday:
-        _value(item.part(0, len(weekday)))
-    if not re.fullmatch(r"[a-zA-Z0-9]+#[1-5]", item.text):
-        remedy = "write 1#2 for the second Monday of the month"
-        raise item.error(": # belongs between one weekday and a number from 1 to 5", remedy)
-
-
-def _check_range(item: Item, low: str, high: str) -> None:
-    rule = item.rule
-    first = _value(item.part(0, len(low)))
-    is_last_day = high == "l" and rule.name == "day-of-month"
-    last = rule.high if is_last_day else _value(item.part(len(low) + 1, len(high)))
-    if high == "sun":
-        last = 7
-    if first == last or low == high:
-        raise item.error(" is a range of a single value", f"write {item.text[: len(low)]}")
-    if first > last:
-        raise item.error(" is a reversed range", _forwards(rule, item.text, first, last))
-
-
-def _forwards(rule: FieldRule, item: str, first: int, last: int) -> str:
-    if "/" in item:
-        return "write its values as a list"
-    if rule.name == "day-of-week" and first == 7:
-        return f"write 0-{last}"
-    highest = rule.low + rule.size - 1
-    before = f"{first}-{highest}" if first < highest else f"{highest}"
-    behind = f"{rule.low}-{last}" if rule.low < last else f"{rule.low}"
-    return f"write {before},{behind}"
-
-
-def _value(item: Item) -> int:
-    rule, text = item.rule, item.text
-    bounds = f"{rule.low}-{rule.high}"
-    remedy = f"write a number from {rule.low} to {rule.high}"
-    if re.fullmatch(r"[0-9]+", text):
-        if not rule.low <= int(text) <= rule.high:
-            raise item.error(f" is not in {bounds}", remedy)
-        return int(text)
-    if text.lower() in rule.names:
-        return rule.names[text.lower()]
-    reason = f"is not a number in {bounds}"
-    if rule.names:
-        reason = f"is neither in {bounds} nor a name"
-        short = text[:3].lower()
-        is_long_name = len(text) > 3 and short in rule.names
-        remedy = (
-            f"write {short}" if is_long_name else f"write a number or one of {' '.join(rule.names)}"
-        )
-    raise CronError(f'{rule.name} "{text}" {reason}', item.at, item.at + len(text), remedy)
+    first = rule.value(low, item, at)
+    last = rule.low + rule.size - 1 if slash else first
+    if dash:
+        last = rule.high if high == rule.last else rule.value(high, item, at)
+    if first > last or (dash and (first == last or low == high)):
+        reason = "is not a range from a lower to a higher value"
+        raise rule.error(item, at, reason, "write its values, or two ranges, as a list")
 
 
 def _expand(index: int, field: str) -> FieldValues:
