@@ -39,8 +39,7 @@ create table yamlsched.namespaces (
     prune_failing_since timestamptz,             -- since when it could not, until somebody acts
     prune_error       text,
     swept_at          timestamptz not null default '-infinity',
-    repairs           bigint not null default 0,
-    constraint file_in_use check ((hash is null) = (applied_at is null))
+    repairs           bigint not null default 0
 );
 
 -- The files that were in use: one that is superseded comes back only when no other place has the
@@ -76,15 +75,14 @@ create table yamlsched.hosts (
     first_seen_at     timestamptz not null,
     seen_at           timestamptz not null,
     expected_until    timestamptz not null,
-    primary key (host, path, namespace),
-    constraint refused_with_errors check ((refused_at is null) = (errors is null))
+    primary key (host, path, namespace)
 );
 
 
 -- Jobs
 
--- The jobs, as last applied from schedules.yaml. A job that leaves the file is retired, never
--- deleted.
+-- The jobs, as last applied from schedules.yaml, which was checked before. A job that leaves the
+-- file is retired, never deleted.
 create table yamlsched.job_definitions (
     id             bigint generated always as identity primary key,
     namespace      text not null,
@@ -101,14 +99,14 @@ create table yamlsched.job_definitions (
     schedule       text,               -- the cron expression; null: runs only when enqueued
     timezone       text not null,
     -- high, normal, low: see job_runs
-    priority       smallint not null default 2 check (priority between 1 and 3),
-    max_attempts   integer not null check (max_attempts between 1 and 100),
+    priority       smallint not null default 2,
+    max_attempts   integer not null,
     backoff        jsonb not null,
     timeout        interval not null,
     kill_after     interval not null default '10 seconds',
-    lease          interval not null check (lease >= interval '2 seconds'),
-    overlap        text not null check (overlap in ('wait', 'skip', 'allow')),
-    catchup        text not null check (catchup in ('latest', 'all', 'none')),
+    lease          interval not null,
+    overlap        text not null,  -- wait, skip, allow
+    catchup        text not null,  -- latest, all, none
     catchup_window interval not null,
     spread         interval not null,
     on_dead        text[] not null default '{}',  -- names of jobs, like the next two: see `hook`
@@ -120,8 +118,7 @@ create table yamlsched.job_definitions (
     enabled        boolean not null,   -- by the file and the environment
     effective_from timestamptz not null,  -- slots after this instant count
     last_slot_at   timestamptz,        -- the cursor: every slot up to here is accounted for
-    -- the next slot to account for; null: none is owed
-    next_slot_at   timestamptz check (schedule is not null or next_slot_at is null),
+    next_slot_at   timestamptz,        -- the next slot to account for; null: none is owed
     paused_at      timestamptz,        -- no sync changes these five
     paused_until   timestamptz, paused_by text, paused_reason text,
     -- of a pause by pause_after: how many runs in a row had died; null: an operator paused the job
@@ -137,14 +134,15 @@ create table yamlsched.job_definitions (
     -- calendars: [{"name": "holidays", "dates": [...], "until": ...}]
     skip_on        jsonb not null default '[]',
     only_on        jsonb not null default '[]',
-    on_upstream_failure text not null default 'wait',
-    after_enqueued text,         -- null: it does not wait for what the runs of `after` enqueue
+    on_upstream_failure text not null default 'wait',  -- wait, skip, run
+    -- ended, succeeded; null: it does not wait for what the runs of `after` enqueue
+    after_enqueued text,
     -- now or before: the ends of its runs are handed on
     is_followed    boolean not null default false,
     notify         text[] not null default '{}',  -- names of targets
     start_within   interval not null default '15 minutes',
     finish_within  interval,     -- null: no limit
-    pause_after    integer check (pause_after between 1 and 100),  -- null: never
+    pause_after    integer,      -- null: never
     resumed_at     timestamptz,  -- when an operator resumed the job last
     slots_error    text,  -- why its due slots could not be written; null: they could
     -- one run for each combination of values: {"by": [keys], "while": "unfinished"}
@@ -152,14 +150,6 @@ create table yamlsched.job_definitions (
     expires_after  interval,     -- an enqueued run does not start later than this; null: it does
     unique (namespace, job_type)
 );
-alter table yamlsched.job_definitions
-    add constraint handler_or_command check ((handler is null) = (command <> '{}')),
-    add constraint on_upstream_failure_known check (
-        on_upstream_failure in ('wait', 'skip', 'run')),
-    add constraint after_enqueued_known check (after_enqueued in ('ended', 'succeeded')),
-    add constraint pause_is_whole check (paused_at is not null
-        or (paused_until is null and paused_by is null and paused_reason is null
-            and paused_after is null));
 
 -- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
 create function yamlsched.is_closed(d yamlsched.job_definitions, now timestamptz) returns boolean
@@ -219,11 +209,11 @@ create table yamlsched.job_runs (
     definition_id   bigint not null references yamlsched.job_definitions (id),
     run_at          timestamptz not null,
     created_at      timestamptz not null default clock_timestamp(),
-    max_attempts    integer not null check (max_attempts >= 1),
+    max_attempts    integer not null,
     -- attempts before the latest retry: the backoff starts over
     prior_attempts  integer not null default 0,
     -- of attempts in a row that had begun: from the fourth on, each costs an attempt
-    releases        integer not null default 0 check (releases >= 0),
+    releases        integer not null default 0,
     -- 1 high, 2 normal, 3 low
     priority        smallint not null default 2 check (priority between 1 and 3),
     exclusive       boolean not null default false,  -- a slot run of a wait or skip job
@@ -394,10 +384,7 @@ create table yamlsched.workers (
     runs         bigint not null default 0,  -- that it has begun to execute
     error        text,                 -- why its start has failed, or it was lost
     cannot_start jsonb not null default '{}',  -- the jobs that it cannot: {job: reason}
-    primary key (namespace, id, queue),
-    constraint requested_or_reported check (requested_at is not null or reported_at is not null),
-    constraint start_by_iff_requested check ((requested_at is null) = (start_by is null)),
-    constraint seen_iff_reported check ((reported_at is null) = (seen_at is null))
+    primary key (namespace, id, queue)
 );
 create index workers_queue on yamlsched.workers (namespace, queue, ended_at);
 
@@ -406,7 +393,7 @@ create index workers_queue on yamlsched.workers (namespace, queue, ended_at);
 create table yamlsched.queue_states (
     namespace     text not null,
     queue         text not null,
-    failed_starts integer not null default 0 check (failed_starts >= 0),  -- in a row
+    failed_starts integer not null default 0,  -- in a row
     failed_at     timestamptz,         -- when the latest one was noticed
     next_start_at timestamptz,         -- no worker is started before
     decided_at    timestamptz,         -- ends before this were counted
@@ -440,7 +427,7 @@ create table yamlsched.attempt_outputs (
     attempt       integer not null,
     worker        text not null,
     ended_at      timestamptz not null,
-    omitted_bytes bigint not null check (omitted_bytes >= 0),  -- before `output`
+    omitted_bytes bigint not null,  -- before `output`
     output        text not null,
     primary key (run_id, attempt)
 );
@@ -452,7 +439,7 @@ create table yamlsched.running_outputs (
     attempt       integer not null,
     worker        text not null,
     written_at    timestamptz not null,
-    omitted_bytes bigint not null check (omitted_bytes >= 0),  -- before `output`
+    omitted_bytes bigint not null,  -- before `output`
     output        text not null,
     primary key (run_id, attempt)
 );
@@ -464,8 +451,8 @@ create table yamlsched.attempt_progress (
     run_id      bigint not null references yamlsched.job_runs (id) on delete cascade,
     attempt     integer not null,
     reported_at timestamptz not null,   -- when this value was written first
-    done        double precision not null check (done between 0 and 9007199254740992),
-    total       double precision check (total between 0 and 9007199254740992),
+    done        double precision not null,
+    total       double precision,
     worker      text not null,
     note        text not null,
     primary key (run_id, attempt)
@@ -480,7 +467,7 @@ create table yamlsched.skipped_slots (
     definition_id bigint not null references yamlsched.job_definitions (id),
     first_slot    timestamptz not null,
     last_slot     timestamptz not null,
-    slots         integer not null check (slots >= 1),
+    slots         integer not null,
     reason        text not null
                   check (reason in (
         'overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken', 'upstream',
@@ -577,8 +564,7 @@ create table yamlsched.edits (
     after       jsonb not null,
     -- all keys outside of jobs, for the comparison with the next file
     settings    jsonb not null,
-    applied_at  timestamptz not null,
-    constraint dirty_needs_a_commit check (commit is not null or not is_dirty)
+    applied_at  timestamptz not null
 );
 create index edits_trail on yamlsched.edits (namespace, applied_at, id);
 
@@ -587,13 +573,11 @@ create index edits_trail on yamlsched.edits (namespace, applied_at, id);
 create table yamlsched.edited_jobs (
     edit_id       bigint not null references yamlsched.edits (id) on delete cascade,
     definition_id bigint not null references yamlsched.job_definitions (id) on delete cascade,
-    change        text not null check (change in ('added', 'changed', 'retired', 'returned')),
+    change        text not null,  -- added, changed, retired, returned
     -- the keys that changed; of a retired job all that it set; null: there was no job
     before        jsonb,
     after         jsonb,               -- likewise; null: retired
-    primary key (edit_id, definition_id),
-    constraint before_unless_added check ((before is null) = (change = 'added')),
-    constraint after_unless_retired check ((after is null) = (change = 'retired'))
+    primary key (edit_id, definition_id)
 );
 create index edited_jobs_of_job on yamlsched.edited_jobs (definition_id, edit_id);
 
@@ -632,8 +616,7 @@ create table yamlsched.notify_targets (
     next_at       timestamptz not null default '-infinity',
     failing_since timestamptz,         -- when the first send failed since one that did not
     error         text,                -- of the latest one
-    primary key (namespace, name),
-    constraint failing_has_an_error check ((failing_since is null) = (error is null))
+    primary key (namespace, name)
 );
 
 -- What a target was told last and what is so now, of a job or of a problem that is not one job's:
