@@ -666,12 +666,6 @@ as $$
         when payload is null or jsonb_typeof(payload) <> 'object' then
             format('payload of job "%s" is not a JSON object: its keys become keyword arguments',
                 job_type)
-        -- before the payload is written out: 9 bytes such as 1e131071, have 131,072 digits. A short
-        -- one has few of them.
-        when pg_column_size(payload) > 1024
-             and payload @? 'strict $.** ? (@.type() == "number" && (@ >= 1e3000 || @ <= -1e3000
-                             || (@ > -1e-3000 && @ < 1e-3000 && @ != 0)))' then
-            format('payload of job "%s" has a number of over 3,000 digits: pass a string', job_type)
         when octet_length(payload::text) > 65536 then
             format('payload of job "%s" has %s bytes, over the limit of 64 KiB:'
                    ' store the data and pass a reference',
@@ -692,36 +686,21 @@ as $$
     end
 $$;
 
--- A trace context that cannot be one is ignored, as W3C's Trace Context asks for.
-create function yamlsched.valid_trace_context(context text) returns text
-    language sql immutable parallel safe
-as $$
-    select case when length(context) <= 600
-           and context ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [ -~]+)?$'
-                then context end
-$$;
-
 -- The job for which somebody enqueues, or the error that there is none.
 create function yamlsched.job_to_enqueue(of_namespace text, name text)
     returns yamlsched.job_definitions
     language plpgsql stable
 as $$
 declare
-    job   yamlsched.job_definitions;
-    other text;
+    job yamlsched.job_definitions;
 begin
     select d.* into job from yamlsched.job_definitions d
     where d.namespace = of_namespace and d.job_type = name and d.retired_at is null;
     if not found then
-        select string_agg(o.namespace, '", "' order by o.namespace) into other
-        from (select d.namespace from yamlsched.job_definitions d
-              where d.job_type = name and d.retired_at is null order by d.namespace limit 3) o;
         raise exception using errcode = 'YS001',
             message = format('no job "%s" in namespace "%s"', name, of_namespace),
-            hint = coalesce('It is known in namespace "' || other || '": pass that namespace.',
-                            'A job is known after the first sync of its schedules.yaml.');
-    end if;
-    if not job.enabled then
+            hint = 'A job is known after the first sync of its schedules.yaml.';
+    elsif not job.enabled then
         raise exception using errcode = 'YS002',
             message = format('job "%s" is not enabled in schedules.yaml', name);
     end if;
@@ -815,7 +794,7 @@ $$;
 -- The error of the arguments of enqueue_many, or null.
 create function yamlsched.arguments_fault(
     job_type text, payloads jsonb[], keys text[], run_at timestamptz, parent_id bigint,
-    priority text, delay interval, contexts text[]) returns text
+    priority text, delay interval) returns text
     language sql stable
 as $$
     select case
@@ -825,9 +804,6 @@ as $$
         when payloads is null then 'the list of payloads is null'
         when cardinality(keys) <> cardinality(payloads) then
             format('%s payloads, but %s keys', cardinality(payloads), cardinality(keys))
-        when cardinality(contexts) <> cardinality(payloads) then
-            format('%s payloads, but %s trace contexts', cardinality(payloads),
-                cardinality(contexts))
         when run_at not between '1970-01-01 00:00Z' and '9999-01-01 00:00Z' then
             format('run_at %s is not between the years 1970 and 9998', run_at)
         when run_at is not null and delay is not null then
@@ -847,21 +823,19 @@ as $$
 $$;
 
 -- Refuse keys that runs of other jobs hold: a mistake in how keys are named, and never a duplicate.
-create function yamlsched.refuse_keys(of_namespace text, job text, keys text[]) returns void
+create function yamlsched.refuse_keys(job yamlsched.job_definitions, keys text[]) returns void
     language plpgsql stable
 as $$
 declare
-    held record;
+    held text;
 begin
-    select r.idempotency_key as key, r.job_type into held
-    from yamlsched.job_runs r
-    where r.namespace = of_namespace and r.idempotency_key = any (keys) and r.job_type <> job
+    select r.idempotency_key into held from yamlsched.job_runs r
+    where r.namespace = job.namespace and r.idempotency_key = any (keys)
+      and r.definition_id <> job.id
     limit 1;
     if found then
         raise exception using errcode = 'YS004',
-            message = format('key "%s" is held by a run of %s', held.key, case
-                when yamlsched.is_worker() then format('job "%s"', held.job_type)
-                else 'another job' end),
+            message = format('key "%s" is held by a run of another job', held),
             hint = 'Start keys with the name of their job.';
     end if;
 end
@@ -894,7 +868,7 @@ as $$
 declare
     job    yamlsched.job_definitions := yamlsched.job_to_enqueue(namespace, job_type);
     fault  text := yamlsched.arguments_fault(job_type, payloads, idempotency_keys, run_at,
-        parent_id, priority, delay, trace_contexts);
+        parent_id, priority, delay);
     due_at timestamptz := greatest(run_at, clock_timestamp() + delay, clock_timestamp());
     ids    bigint[];                     -- one for each position
     uniques text[];
@@ -917,7 +891,10 @@ begin
         select i.id, job.namespace, job.id, job.job_type, job.payload || i.payload, i.key,
                i.unique_key, due_at, due_at + job.start_within,
                coalesce(array_position(array['high', 'normal', 'low'], priority), job.priority),
-               job.max_attempts, parent_id, yamlsched.valid_trace_context(i.context), job.queue
+               job.max_attempts, parent_id, case
+                   -- one that is not valid is ignored, as W3C's Trace Context asks for
+                   when i.context ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [ -~]+)?$'
+                       and length(i.context) <= 600 then i.context end, job.queue
         from unnest(payloads, idempotency_keys, uniques, ids, trace_contexts)
             as i (payload, key, unique_key, id, context)
         where yamlsched.enqueued_run(job.namespace, i.key, i.unique_key, null) is null
@@ -931,7 +908,7 @@ begin
             order by k.nth);
         exit when array_position(runs, null) is null;
     end loop;
-    perform yamlsched.refuse_keys(job.namespace, job.job_type, idempotency_keys);
+    perform yamlsched.refuse_keys(job, idempotency_keys);
     perform pg_notify('yamlsched', job.namespace);
     return query select k.nth::integer, nullif(k.run_id, 0), k.run_id = k.id
                  from unnest(runs, ids) with ordinality as k (run_id, id, nth);

@@ -658,7 +658,7 @@ def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli)
         (
             ["purge", "--key", "taken"],
             1,
-            'key "taken" is held by a run of job "mail". Start keys with the name of their job.',
+            'key "taken" is held by a run of another job. Start keys with the name of their job.',
         ),
         (["purge", "--payload", '{"a": nul}'], 2, "line 1, column 7: invalid JSON at 'nul}'"),
         (["purge", "--payload", '{"a": NaN}'], 2, "NaN is not a valid JSON value"),

@@ -451,8 +451,6 @@ def test_an_enqueuer_sets_no_parent_and_learns_nothing_about_other_jobs(granted:
 
     with connect_as(granted, "yamlsched_worker"):
         assert granted.execute(forged, [run]).fetchone().created  # type: ignore[union-attr]
-        with pytest.raises(Refused, match='is held by a run of job "secret"'):
-            enqueue(granted, "purge", key="invoice:812")
 
 
 def test_the_package_contains_the_script_beside_the_statements() -> None:
@@ -497,7 +495,7 @@ arguments_fault awaited awaited_parents due_work enqueue_fault enqueued enqueued
 expected_until failing_run gates_of has_open_child has_succeeded is_awaited is_closed is_dying is_expired
 is_failing is_inside is_silent is_worker job_to_enqueue late limit_line limit_value
 messages_due owed_slot queue_levels queue_load_of refuse_keys report_file retry_key rooms
-trigger_of unclaimed unique_key upstream upstream_results valid_trace_context waited_for
+trigger_of unclaimed unique_key upstream upstream_results waited_for
 waits_elsewhere waits_for what_changed
 """
 WRITING = """

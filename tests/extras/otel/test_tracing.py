@@ -18,6 +18,7 @@ import pytest
 
 from support.otlp import Collector, collector
 from support.project import Project, a_project, until
+from support.rows import a_job, value
 from yamlsched.extras import otel as tracing
 from yamlsched.extras.otel import spans
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
@@ -506,11 +507,14 @@ def test_a_trace_context_that_is_not_one_is_ignored(db: psycopg.Connection[Any])
         None,
     )
 
+    a_job(db)
+
     def found(context: str | None) -> str | None:
-        row: Any = db.execute(
-            "select yamlsched.valid_trace_context(%s) as found", [context]
+        run: Any = db.execute(
+            "select run_id from yamlsched.enqueue('purge', trace_context => %s)", [context]
         ).fetchone()
-        return row.found  # type: ignore[no-any-return]
+        statement = "select trace_context from yamlsched.job_runs where id = %s"
+        return value(db, statement, run.run_id)  # type: ignore[no-any-return]
 
     assert [found(context) for context in (*kept, *ignored)] == [*kept, *[None] * len(ignored)]
 

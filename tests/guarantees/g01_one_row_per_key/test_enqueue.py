@@ -273,30 +273,6 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_
     assert [row.payload for row in rows(db)] == [{"valid": True}]
 
 
-@pytest.mark.parametrize("number", ["1e131071", "-1e-16383"])
-def test_a_payload_of_numbers_that_are_short_only_with_an_exponent_is_refused_before_it_is_written_out(
-    db, job, number
-):
-    payload = f'{{"x": [{{"y": [{", ".join([number] * 600)}]}}]}}'
-    message = r'payload of job "mail" has a number of over 3,000 digits: pass a string'
-
-    with pytest.raises(psycopg.Error, match=message):
-        db.execute("select * from yamlsched.enqueue(%s, %s::jsonb)", [job, payload])
-    with pytest.raises(psycopg.Error, match=message):
-        db.execute("select * from yamlsched.enqueue_many(%s, array[%s::jsonb])", [job, payload])
-
-    assert rows(db) == []
-
-
-def test_a_payload_keeps_numbers_of_three_thousand_digits(db, job):
-    payload = f'{{"x": [1e2999, -1e-2999, 0, {", ".join(["12"] * 500)}]}}'
-
-    db.execute("select * from yamlsched.enqueue(%s, %s::jsonb)", [job, payload])
-
-    [row] = db.execute("select (payload->'x'->0)::text as x from yamlsched.job_runs").fetchall()
-    assert row.x == "1" + "0" * 2999
-
-
 def test_a_self_referencing_payload_is_refused():
     payload: dict[str, Any] = {}
     payload["x"] = payload
@@ -353,7 +329,7 @@ def test_an_invalid_key_or_time_is_refused_without_a_query(db, job, arguments, m
         ),
         (
             {"namespace": "elsewhere"},
-            'no job "mail" in namespace "elsewhere". It is known in namespace "default": pass that namespace.',
+            'no job "mail" in namespace "elsewhere". A job is known after the first sync of its schedules.yaml.',
         ),
         ({"run_at": datetime(9999, 12, 31, tzinfo=UTC)}, "is not between the years 1970 and 9998"),
     ],
@@ -439,7 +415,7 @@ def test_a_key_of_another_job_is_refused(db, job):
         lambda: yamlsched.enqueue_many(db, job, [{}, {}], ["811", "812"]),
     ):
         with pytest.raises(
-            Refused, match=r'key "812" is held by a run of job "bill"\. Start keys with the name'
+            Refused, match=r'key "812" is held by a run of another job\. Start keys with the name'
         ):
             enqueue()
     assert len(rows(db)) == 1
