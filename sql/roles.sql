@@ -27,26 +27,11 @@ end
 $$;
 
 -- The owner role owns the tables, so that each member can migrate what another member created. The
--- former owner does not become a member: roles belong to the whole server, so it would own
--- yamlsched in every other database too.
+-- former owner loses its privileges. It does not become a member: roles belong to the whole server,
+-- so it would own yamlsched in every other database too.
 do $$
-declare
-    former text;
 begin
     execute format('grant create on database %I to yamlsched_owner', current_database());
-    for former in
-        select distinct r.rolname
-        from pg_catalog.pg_roles r
-        where r.rolname <> 'yamlsched_owner' and not r.rolsuper
-          and (r.oid = (select n.nspowner from pg_catalog.pg_namespace n
-                        where n.nspname = 'yamlsched')
-               or r.oid = (select c.relowner from pg_catalog.pg_class c
-                           where c.oid = 'yamlsched.job_runs'::regclass))
-    loop
-        raise notice '% owned the tables, and has lost its privileges. To let it migrate and work'
-            ' in every database of this server that has these roles: grant yamlsched_owner,'
-            ' yamlsched_worker to %', former, quote_ident(former);
-    end loop;
     alter schema yamlsched owner to yamlsched_owner;
 end
 $$;
@@ -133,21 +118,4 @@ begin
 end
 $$;
 
-do $$
-declare
-    name text;
-begin
-    for name in
-        select c.oid::regclass::text from pg_class c
-        where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
-          and c.relowner <> 'yamlsched_owner'::regrole
-        union all
-        select p.oid::regprocedure::text from pg_proc p
-        where p.pronamespace = 'yamlsched'::regnamespace
-          and p.proowner <> 'yamlsched_owner'::regrole
-    loop
-        raise warning '% is no part of yamlsched: it keeps its owner', name;
-    end loop;
-end
-$$;
 commit;
