@@ -21,20 +21,3 @@ limit %(limit)s;
 -- share 64 rows to lock.
 select set_config('yamlsched.request', %(request)s, true),
        yamlsched.lock_gates(%(namespace)s, array['form/' || (hashtext(%(target)s) & 63)]);
-
--- name: unchanged
--- How many of these runs ended with the revision of the latest run that ended in the namespace, and
--- that one began after them; and that revision.
-with latest as (
-    select x.revision, x.started_at
-    from yamlsched.job_definitions d
-    cross join lateral (select r.revision, r.started_at from yamlsched.job_runs r
-                        where r.definition_id = d.id and r.finished_at is not null
-                        order by r.finished_at desc limit 1) x
-    where d.namespace = %(namespace)s
-    order by x.started_at desc nulls last limit 1
-)
-select count(*) as runs, min(l.revision) as revision
-from latest l
-join yamlsched.job_runs r on r.revision = l.revision and r.finished_at < l.started_at
-where r.id = any (%(ids)s::bigint[]);

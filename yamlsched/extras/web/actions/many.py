@@ -17,7 +17,7 @@ from yamlsched.db.query import execute
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions import selection
 from yamlsched.extras.web.actions.retry import REASON
-from yamlsched.extras.web.ask.outlook import find, unchanged
+from yamlsched.extras.web.ask.outlook import find
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import bounded, count
 from yamlsched.extras.web.visit import Result, Visit
@@ -125,7 +125,6 @@ def _outlook(visit: Visit, rows: Sequence[RunRow]) -> tuple[list[str], list[str]
         warnings.append(
             f'{text} With in_doubt="raise" {"it" if doubtful == 1 else "they"} will be dead again.'
         )
-    warnings += unchanged(visit.connection, visit.namespace, [row.id for row in rows])
     if off and len(off) < len(names):
         left = count(sum(row.job_type in off for row in rows), "run")
         warnings.append(

@@ -12,7 +12,7 @@ import psycopg
 
 from yamlsched.act.backfill import slots_between
 from yamlsched.act.runs import RunState, cancelled, retried, retry_obstacle, run_states
-from yamlsched.db.query import execute, load
+from yamlsched.db.query import execute
 from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.ask.audit import sentence
 from yamlsched.extras.web.render import count
@@ -66,20 +66,8 @@ def of_retry(connection: psycopg.Connection[object], run: RunState) -> Outlook:
         outlook.warnings.append(
             "It has succeeded. What its handler does without run.once() is done a second time."
         )
-    if run.status == Status.DEAD:
-        outlook.warnings.extend(unchanged(connection, run.namespace, [run.id]))
     _add_recent(connection, run, outlook)
     return outlook
-
-
-def unchanged(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int]) -> list[str]:
-    """Return the warning that the code is still that with which runs failed; empty if it is not."""
-    parameters = {"namespace": namespace, "ids": list(ids)}
-    row = connection.execute(load("audit")["unchanged"], parameters).fetchone()
-    if row is None or not row.runs:
-        return []
-    failed = "it" if len(ids) == 1 else f"{row.runs:,} of these runs"
-    return [f"The code has not changed since {failed} failed: it is revision {row.revision}."]
 
 
 def of_cancel(connection: psycopg.Connection[object], run: RunState) -> Outlook:
