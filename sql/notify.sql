@@ -83,14 +83,13 @@ where n.namespace = %(namespace)s and n.target = %(target)s and n.subject = s.su
 -- How a send to a target has ended. After one that failed, the next one waits as long as sends have
 -- failed, up to an hour.
 update yamlsched.notify_targets t
-set error = %(error)s, failing_since = case when %(error)s::text is not null then f.since end,
-    next_at = greatest(t.next_at, case when %(error)s::text is not null
-                                       then clock_timestamp() + least(clock_timestamp() - f.since,
-                                           interval '1 hour') end)
-from (select o.name, coalesce(o.failing_since, clock_timestamp()) as since
-    from yamlsched.notify_targets o
-      where o.namespace = %(namespace)s and o.name = %(target)s) f
-where t.namespace = %(namespace)s and t.name = f.name;
+set error = %(error)s,
+    failing_since = case when %(error)s::text is not null
+                         then coalesce(t.failing_since, clock_timestamp()) end,
+    next_at = greatest(t.next_at, case
+        when %(error)s::text is not null and t.failing_since is not null
+        then clock_timestamp() + least(clock_timestamp() - t.failing_since, interval '1 hour') end)
+where t.namespace = %(namespace)s and t.name = %(target)s;
 
 -- name: next_due
 -- In how many seconds the next message may be sent.

@@ -4,7 +4,7 @@
 
 -- name: in_use
 -- The retention of the file in use; null without one.
-select n.hash is not null as is_in_use, n.retention, :now as now
+select n.retention, :now as now
 from (select) one left join yamlsched.namespaces n on n.namespace = %(namespace)s;
 
 -- name: hold_runs

@@ -34,17 +34,18 @@ order by d.id
 for no key update skip locked;
 
 -- name: earliest_open_slots
--- The earliest slot of each job that has an unfinished run. A separate statement, after the lock:
--- it must see the runs that the previous holder of the lock created.
-select s.id, o.slot
+-- The earliest slot of each job that has an unfinished run, and that run. A separate statement,
+-- after the lock: it must see the runs that the previous holder of the lock created.
+select s.id, o.slot, o.run_id
 from unnest(%(ids)s::bigint[]) as s (id)
 cross join lateral (
-    select min(r.scheduled_for) as slot
+    select r.scheduled_for as slot, r.id as run_id
     from yamlsched.job_runs r
     where r.namespace = %(namespace)s and r.definition_id = s.id and r.finished_at is null
       and r.exclusive
-) o
-where o.slot is not null;
+    order by r.scheduled_for
+    limit 1
+) o;
 
 -- name: key_holders
 -- Which runs these keys belong to, now or before; a pruned run has no status.

@@ -81,14 +81,6 @@ union
  order by r.scheduled_for desc
  limit %(limit)s);
 
--- name: pruned
--- The runs of slots of which only the keys are left.
-select u.scheduled_for as slot, u.run_id, u.pruned_at
-from yamlsched.used_keys u
-where u.namespace = %(namespace)s and u.idempotency_key = any (%(keys)s)
-  and u.job_type = %(job_type)s
-  and u.scheduled_for is not null;
-
 -- name: gaps
 -- The gaps of a span, oldest first.
 select g.first_slot, g.last_slot, g.slots, g.reason, g.recorded_at, g.detail
@@ -102,14 +94,6 @@ limit %(limit)s;
 select p.day, p.succeeded - p.retried as succeeded, p.retried, p.dead, p.cancelled
 from yamlsched.job_days p
 where p.definition_id = %(id)s and p.day between %(start)s::date - 1 and %(end)s::date + 1;
-
--- name: open_slot
--- The earliest unfinished run that the slots of a job wait for.
-select o.id, o.scheduled_for
-from yamlsched.open_runs o
-where o.namespace = %(namespace)s and o.definition_id = %(id)s and o.exclusive
-order by o.scheduled_for
-limit 1;
 
 -- name: durations
 -- How long the successful attempts of jobs took that ended in [since, until), the newest first: of

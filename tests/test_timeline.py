@@ -388,5 +388,11 @@ def test_the_answer_of_why_reads_few_runs_of_a_long_history(db: Any) -> None:
     keys = ["job_0:2026-01-14", "job_0:2026-01-14T02:00Z"]
     given = {"id": job.id, "namespace": "default", "job_type": "job_0", "keys": keys, "limit": 300}
     given |= {"start": hour(3), "end": hour(3), "slots": [hour(3)], "is_span": False}
-    for name in ("runs_of_slots", "pruned", "gaps", "open_slot"):
-        assert rows_read(db, load("timeline")[name], given) <= 20
+    given["ids"] = [job.id]
+    for file, name in (
+        ("timeline", "runs_of_slots"),
+        ("timeline", "gaps"),
+        ("slots", "key_holders"),
+        ("slots", "earliest_open_slots"),
+    ):
+        assert rows_read(db, load(file)[name], given) <= 20

@@ -296,9 +296,7 @@ def _batches(
     execute(connection, "retention.forget_days", **forgotten)
     report.places = hosts.prune(connection, namespace, now)
     execute(connection, "workers.prune", namespace=namespace, now=now)
-    if file.is_in_use:
-        done = {"namespace": namespace, "now": file.now}
-        execute(connection, "retention.done", **done)
+    execute(connection, "retention.done", namespace=namespace, now=file.now)
 
 
 def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
@@ -309,7 +307,7 @@ def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
 def _in_use(
     connection: psycopg.Connection[Any], namespace: str, now: datetime | None
 ) -> tuple[Any, Retention]:
-    """Return whether a file is in use, and its retention. Raises EnvironmentFailed if its row was
+    """Return the instant of the prune, and the retention of the file in use. Raises EnvironmentFailed if its row was
     changed by hand.
     """
     values = {"namespace": namespace, "now": now}
@@ -331,7 +329,5 @@ def record_failure(
 ) -> None:
     """Record for ``status`` and ``doctor`` that nothing is pruned, and why."""
     file, _ = _in_use(connection, namespace, None)
-    if file.is_in_use:
-        why = f"{socket.gethostname()}: {error}"
-        values = {"namespace": namespace, "error": why, "now": file.now}
-        execute(connection, "retention.failed", **values)
+    why = f"{socket.gethostname()}: {error}"
+    execute(connection, "retention.failed", namespace=namespace, error=why, now=file.now)

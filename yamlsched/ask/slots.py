@@ -11,7 +11,7 @@ import psycopg
 
 from yamlsched.ask.runs import RunRow, runs, took
 from yamlsched.ask.search import Filter
-from yamlsched.db.query import fetch, fetch_column, now
+from yamlsched.db.query import execute, fetch, fetch_column, now
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable.keys import date_key, minute_key
@@ -24,7 +24,6 @@ MAX_ROWS = 300
 class PrunedRun:
     """The run that a slot had, of which only the key is left."""
 
-    slot: datetime
     run_id: int
     pruned_at: datetime
 
@@ -107,7 +106,9 @@ def accounts(
     rows = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
     of_slot = {at: run for run in rows if (at := run.scheduled_for) is not None}
     pruned = {
-        run.slot: run for run in fetch(connection, PrunedRun, "timeline.pruned", **parameters)
+        holder.scheduled_for: PrunedRun(holder.run_id, holder.pruned_at)
+        for holder in execute(connection, "slots.key_holders", **parameters)
+        if holder.pruned_at is not None and holder.job_type == job.job_type
     }
     gaps, at = fetch(connection, GapRow, "timeline.gaps", **parameters), now(connection)
 

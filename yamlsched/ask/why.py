@@ -319,14 +319,14 @@ def _unaccounted(
             else "once it is enabled"
         )
         return "due", f"{off}; {waits_for}, the slot is recorded as skipped"
-    parameters = {"namespace": namespace, "id": job.id}
+    parameters = {"namespace": namespace, "ids": [job.id]}
     if job.overlap == "wait" and (
-        row := execute(connection, "timeline.open_slot", **parameters).fetchone()
+        row := execute(connection, "slots.earliest_open_slots", **parameters).fetchone()
     ):
         return (
             "due",
             (
-                f"it waits: run {row.id} of slot {short_utc(row.scheduled_for)} is unfinished, and "
+                f"it waits: run {row.run_id} of slot {short_utc(row.slot)} is unfinished, and "
                 "overlap: wait runs the job's slots one after another"
             ),
         )
