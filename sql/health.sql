@@ -15,25 +15,15 @@ left join lateral (
 -- Jobs as the view shows them, and the runs of each that died recently. An index is searched for
 -- an instant that is computed once: clock_timestamp() would be called for each entry, of the whole
 -- history. The columns have the order of JobHealth. After them, the calendars of the job.
-select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled,
-       h.retired_at, h.paused, h.paused_at, h.paused_until, h.paused_by, h.paused_reason,
-       h.paused_after, h.next_slot_at, h.last_slot_at, h.effective_from,
-       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
-       h.error_type as last_error_type, h.failure_streak, h.attempt_streak::integer, h.failing,
-       h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
-       h.late_since, h.late_why, dead.within, dead.last_hour, dead.last_day, dead.since,
-       died.id as dead_run_id, died.last_error as dead_error, died.error_type as dead_error_type,
-       h.overlap, failing.id as failing_run_id,
-       failing.last_error as failing_error, failing.error_type as failing_error_type,
+select h.*, dead.within, dead.last_hour, dead.last_day, dead.since, died.id, died.last_error,
+       died.error_type, failing.id, failing.last_error, failing.error_type,
        failing.attempts - failing.prior_attempts - (failing.status = 'running')::integer,
-       failing.max_attempts - failing.prior_attempts as failing_max_attempts, h.late_slot,
+       failing.max_attempts - failing.prior_attempts,
        (select r.id from yamlsched.job_runs r  -- the dead run of that slot
         where r.definition_id = h.definition_id and r.dead_at is not null
           and r.scheduled_for = h.late_slot
-        order by r.dead_at desc limit 1) as late_run_id, d.queue,
-       case when h.failure_streak > 0 then yamlsched.what_changed(h.definition_id) end as changed,
-       case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
-              and h.next_slot_at is null then 'ended' else h.state end as state,
+        order by r.dead_at desc limit 1), d.queue,
+       case when h.failure_streak > 0 then yamlsched.what_changed(h.definition_id) end,
        d.skip_on, d.only_on
 from yamlsched.job_health h
 join yamlsched.job_definitions d on d.id = h.definition_id
@@ -246,8 +236,7 @@ group by s.namespace, s.host
 order by max(s.seen_at) desc limit 50;
 
 -- name: queues
-select l.namespace, l.queue, l.due, l.executing, l.oldest_due_at, l.live, l.starting, l.leaving,
-       l.failed_starts, l.next_start_at, l.error
+select l.*
 from yamlsched.queue_load l
 where l.namespace = any (%(namespaces)s)
 order by l.queue;

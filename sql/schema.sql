@@ -2189,6 +2189,7 @@ select q.namespace, q.job_type, q.definition_id, d.description, d.owner, d.tags,
             when q.paused then 'paused'
             when not q.enabled then 'disabled'
             when q.running > 0 then 'running'
+            when d.schedule like '% until %' and d.next_slot_at is null then 'ended'
             when success.finished_at is not null then 'ok'
             else 'new' end as state,
        success.finished_at as last_success_at, success.run_id as last_success_run_id,

@@ -43,6 +43,7 @@ class JobHealth(NamedTuple):
     """A row of the view job_health, and how many runs of the job died recently."""
 
     job_type: str
+    definition_id: int
     description: str
     owner: str
     tags: list[str]
@@ -50,16 +51,18 @@ class JobHealth(NamedTuple):
     timezone: str
     enabled: bool
     retired_at: datetime | None
-    paused: bool
+    effective_from: datetime
+    next_slot_at: datetime | None  # that no calendar skips
+    last_slot_at: datetime | None
     paused_at: datetime | None
     paused_until: datetime | None
     paused_by: str | None
     paused_reason: str | None
     paused_after: int | None  # dead runs in a row, if that is why
-    next_slot_at: datetime | None  # that no calendar skips
-    last_slot_at: datetime | None
-    effective_from: datetime
+    paused: bool
+    state: str
     last_success_at: datetime | None
+    last_success_run_id: int | None  # None: it was pruned
     last_failure_at: datetime | None
     last_failure_run_id: int | None
     last_error: str | None
@@ -74,6 +77,8 @@ class JobHealth(NamedTuple):
     open_slot_run_id: int | None
     late_since: datetime | None
     late_why: str | None
+    late_slot: datetime | None
+    overlap: str
     dead_within: int
     dead_last_hour: int
     dead_last_day: int
@@ -81,17 +86,14 @@ class JobHealth(NamedTuple):
     dead_run_id: int | None  # the one of them that died last; and its error
     dead_error: str | None
     dead_error_type: str | None
-    overlap: str
     failing_run_id: int | None  # the failing run that failed last
     failing_error: str | None
     failing_error_type: str | None
     failing_attempts: int | None  # that have failed
     failing_max_attempts: int | None
-    late_slot: datetime | None
     late_run_id: int | None  # the dead run of that slot
     queue: str
     changed: str | None  # since which revision it fails, in words
-    state: str
 
     @property
     def is_present(self) -> bool:
