@@ -2307,15 +2307,17 @@ $$;
 create function yamlsched.note(of_namespace text, subjects jsonb, now timestamptz) returns void
     language sql
 as $$
+    -- `is true`: the subjects are hashed, and not compared with each row
+    select from yamlsched.notifications n
+    where n.namespace = of_namespace
+      and (n.subject in (select s ->> 'subject' from jsonb_array_elements(subjects) s)) is true
+    order by n.target, n.subject for update;
+
     update yamlsched.notifications n
     set slot = null, run_id = null, dead_at = null, dead_runs = 0, told_runs = 0,
         found_since = null, since = now, pause = '1 hour'
-    from (select o.target, o.subject
-          from jsonb_populate_recordset(null::yamlsched.notifications, subjects) s
-          join yamlsched.notifications o on o.subject = s.subject
-          where o.namespace = of_namespace and o.ended_at is not null and o.told = '{}'
-          order by o.target, o.subject for update of o) o
-    where n.namespace = of_namespace and (n.target, n.subject) = (o.target, o.subject);
+    where n.namespace = of_namespace and n.ended_at is not null and n.told = '{}'
+      and (n.subject in (select s ->> 'subject' from jsonb_array_elements(subjects) s)) is true;
 
     insert into yamlsched.notifications as n
         (namespace, target, subject, definition_id, slot, run_id, dead_at, dead_runs, found_since,
@@ -2413,34 +2415,32 @@ begin
     update yamlsched.notifications n set found_since = null
     where n.namespace = of_namespace and n.found_since is not null
       and (n.definition_id is not null or problems is not null)
-      and n.subject <> all (array(select f ->> 'subject' from jsonb_array_elements(found) f));
-    with state as (
-        select n.target, n.subject, yamlsched.events_now(n, t.events, now) as events,
-               d.id is not null and yamlsched.is_silent(d, now) as is_silent,
-               n.found_since is null and (d.id is null or (
-                   d.paused_after is null and n.slot is not null
-                   and yamlsched.failing_run(d.id) is null
-                   and yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))))
-                   as is_well
-        from yamlsched.notifications n
-        join yamlsched.notify_targets t on (t.namespace, t.name) = (n.namespace, n.target)
-        left join yamlsched.job_definitions d on d.id = n.definition_id
-        where n.namespace = of_namespace and (n.ended_at is null or n.told <> '{}')
-    )
+      and (n.subject in (select f ->> 'subject' from jsonb_array_elements(found) f)) is not true;
     update yamlsched.notifications n
-    set ended_at = case when s.is_well then coalesce(n.ended_at, now) end,
-        recovered_at = case when s.is_well and n.ended_at is null then now else n.recovered_at end,
-        due_at = case when s.is_well and n.told = '{}' or s.is_silent then null
-                      when s.is_well and n.ended_at is not null then coalesce(n.due_at, now)
-                      when s.is_well and n.recovered_at > now - interval '1 hour'
-                          then now + interval '1 hour'
-                      when s.is_well then now
-                      when s.events = '{}' then null
-                      when s.events <@ n.told and n.definition_id is null then null
-                      when s.events <@ n.told and n.quiet_until > now then n.quiet_until
-                      else least(n.due_at, now) end
-    from state s
-    where n.namespace = of_namespace and (n.target, n.subject) = (s.target, s.subject);
+    set (ended_at, recovered_at, due_at) = (
+        select case when s.is_well then coalesce(n.ended_at, now) end,
+               case when s.is_well and n.ended_at is null then now else n.recovered_at end,
+               case when s.is_well and n.told = '{}' or s.is_silent then null
+                    when s.is_well and n.ended_at is not null then coalesce(n.due_at, now)
+                    when s.is_well and n.recovered_at > now - interval '1 hour'
+                        then now + interval '1 hour'
+                    when s.is_well then now
+                    when s.events = '{}' then null
+                    when s.events <@ n.told and n.definition_id is null then null
+                    when s.events <@ n.told and n.quiet_until > now then n.quiet_until
+                    else least(n.due_at, now) end
+        from (select yamlsched.events_now(n, t.events, now) as events,
+                     d.id is not null and yamlsched.is_silent(d, now) as is_silent,
+                     n.found_since is null and (d.id is null or (
+                         d.paused_after is null and n.slot is not null
+                         and yamlsched.failing_run(d.id) is null
+                         and yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))))
+                         as is_well
+              from (select) one
+              left join yamlsched.job_definitions d on d.id = n.definition_id offset 0) s)
+    from yamlsched.notify_targets t
+    where n.namespace = of_namespace and (t.namespace, t.name) = (n.namespace, n.target)
+      and (n.ended_at is null or n.told <> '{}');
     -- For a target without the event the trouble ends when it would be sent.
     update yamlsched.notifications n set told = '{}', due_at = null
     from yamlsched.notify_targets t

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from support.project import Project, a_project
-from support.rows import a_job
+from support.rows import a_job, a_run
 from yamlsched import db as store
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import LOST_WORKER
@@ -211,3 +212,40 @@ def test_what_changed_of_a_job_reads_its_latest_success_and_no_other(own_dsn: st
             ).fetchone()
 
     assert found.rows <= 10
+
+
+def rows_of_notice(message: str) -> float:
+    """Return how many rows the plan in a message of auto_explain read."""
+    return rows_read(json.loads(message[message.index("{") :])["Plan"])
+
+
+def test_what_is_to_be_sent_does_not_compare_each_job_with_each(project: Project) -> None:
+    # given many jobs of which a run has died, beside statistics of empty tables
+    abort_and_analyze(project)
+    db = project.db
+    db.execute(
+        "insert into yamlsched.notify_targets (namespace, name, url_env, events)"
+        " values ('default', 'ops', 'OPS', '{dead,late,recovered}')"
+    )
+    slot = datetime(2026, 1, 14, 2, tzinfo=UTC)
+    runs = [
+        a_run(db, a_job(db, f"job_{n}", notify=["ops"]), "dead", scheduled_for=slot)
+        for n in range(FEW)
+    ]
+    read: list[float] = []
+    db.execute("load 'auto_explain'")
+    for setting in ("log_min_duration = 0", "log_analyze = on", "log_nested_statements = on"):
+        db.execute(f"set auto_explain.{setting}".encode())
+    db.execute("set auto_explain.log_format = json")
+    db.execute("set client_min_messages = log")
+    db.add_notice_handler(lambda notice: read.append(rows_of_notice(str(notice.message_primary))))
+
+    # when it is noted, and noted again after all of it has recovered
+    for _ in range(2):
+        db.execute("select yamlsched.note_runs('default', %s, now())", [runs])
+        db.execute("select yamlsched.settle_notes('default', null, now())")
+        db.execute("update yamlsched.notifications set ended_at = now(), due_at = null")
+
+    # then no statement has read more than a few rows for each job
+    assert len(read) > 10
+    assert max(read) < 60 * FEW
