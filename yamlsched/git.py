@@ -1,5 +1,4 @@
-"""Runs git in a repository that may belong to anybody: with a clean environment, for a bounded time
-and output.
+"""Runs git in a repository that may belong to anybody: with a clean environment, for a bounded time.
 
 Only plumbing is called, which starts no program that the configuration of a repository names: no
 hook, filter, pager or transport. git's own check of who owns the repository stays: a folder above
@@ -8,10 +7,8 @@ the file may belong to anybody.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import selectors
 import signal
 import subprocess
 import time
@@ -19,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-MAX_GIT_BYTES = 65_536
 KEPT_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "SUDO_UID")
 """What git needs: to be found, to read the settings of its user, and to accept the repository of
 who called sudo.
@@ -56,21 +52,16 @@ def blob_id(data: bytes, like: str) -> str:
 
 
 def run(
-    folder: Path,
-    environment: Mapping[str, str],
-    deadline: float,
-    *arguments: str,
-    max_bytes: int = MAX_GIT_BYTES,
+    folder: Path, environment: Mapping[str, str], deadline: float, *arguments: str
 ) -> GitOutput | None:
     """Run git in ``folder`` until ``deadline``, on the monotonic clock.
 
-    None: it took too long, or printed ``max_bytes`` or more, and was killed. Raises
-    FileNotFoundError if git is not installed, and ValueError for arguments that the system does not
-    accept.
+    None: it took too long, and was killed. Raises FileNotFoundError if git is not installed, and
+    ValueError for arguments that the system does not accept.
     """
     words = ["git", *OPTIONS, "-C", str(folder), *arguments]
     kept = {name: environment[name] for name in KEPT_VARIABLES if name in environment}
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [os.fsencode(word) for word in words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -78,42 +69,10 @@ def run(
         env={**kept, **SETTINGS},
         cwd="/",
         start_new_session=True,
-    )
-    printed = _output(process, deadline, max_bytes)
-    return None if printed is None else GitOutput(process.returncode, *printed)
-
-
-def _output(
-    process: subprocess.Popen[bytes], deadline: float, max_bytes: int
-) -> tuple[bytes, bytes] | None:
-    """Return what a process prints to stdout and stderr until it ends. None: it did not end, and
-    was killed.
-
-    It is not waited for after that: nothing ends a process that waits for a file system.
-    """
-    assert process.stdout is not None
-    assert process.stderr is not None
-    read = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
-        for descriptor in read:
-            selector.register(descriptor, selectors.EVENT_READ)
-        while selector.get_map() and max(map(len, read.values())) < max_bytes:
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
-                break
-            for key, _ in ready:
-                part = os.read(key.fd, MAX_GIT_BYTES)
-                read[key.fd] += part
-                if not part:
-                    selector.unregister(key.fd)
-        is_whole = not selector.get_map()
-        printed, errors = map(bytes, read.values())
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        if is_whole:
-            process.wait(max(0.0, deadline - time.monotonic()))
-            return printed, errors
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.1)
-    return None
+    ) as process:
+        try:
+            printed = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None
+    return GitOutput(process.returncode, *printed)

@@ -24,8 +24,6 @@ MAX_CHARS = 200
 """Of a commit, an author and a subject, that are stored."""
 MAX_GIT_SECONDS = 5.0
 """For all of git: .git may be on a network file system that does not answer."""
-MAX_GIT_BYTES = 1_000_000
-"""Of a list of the files that may be included."""
 COMMIT_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -169,7 +167,7 @@ def _git(place: Path, deadline: float, environment: Mapping[str, str], *argument
     the deadline.
     """
     try:
-        answer = git.run(place.parent, environment, deadline, *arguments, max_bytes=MAX_GIT_BYTES)
+        answer = git.run(place.parent, environment, deadline, *arguments)
     except FileNotFoundError:
         remedy = "install git, or set YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
         raise _Unknown("the file is in a git work tree, and git is not installed", remedy) from None

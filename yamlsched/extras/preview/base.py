@@ -174,9 +174,8 @@ class _Repository:
         return answer.output if answer.code == 0 else None
 
     def _run(self, *arguments: str) -> git.GitOutput:
-        limit = MAX_FILE_BYTES + git.MAX_GIT_BYTES
         try:
-            answer = git.run(self._folder, os.environ, self._deadline, *arguments, max_bytes=limit)
+            answer = git.run(self._folder, os.environ, self._deadline, *arguments)
         except FileNotFoundError as error:
             raise EnvironmentFailed("git is not installed: pass a file to compare with") from error
         if answer is None:
