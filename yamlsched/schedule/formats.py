@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-import unicodedata
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,8 +20,8 @@ from yamlsched.text import escape_ci_commands, escape_line
 FORMAT_VERSION = 1
 Paint = Callable[[str, str], str]
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-MAX_SHOWN_CHARS = 140
-"""Of a longer source line, only a part is shown."""
+MAX_SHOWN_CHARS = 200
+"""A longer line of the file is not shown: a terminal would break it above the caret."""
 
 
 def one_line(diagnostic: Diagnostic) -> str:
@@ -53,19 +53,14 @@ def text(diagnostic: Diagnostic, paint: Paint = _plain) -> str:
     heading = escape_line(f"{_position(diagnostic)}: {label}: {diagnostic.message}")
     lines = [heading.replace(label, paint(diagnostic.severity, label), 1)]
     gutter = " " * len(str(diagnostic.line))
-    if diagnostic.source.strip():
-        first, last = _window(diagnostic)
+    if 0 < len(diagnostic.source) <= MAX_SHOWN_CHARS:
         excerpt = "".join(
-            c if c.isprintable() or c == "\t" else "\ufffd" for c in diagnostic.source[first:last]
+            c if c.isprintable() or c == "\t" else "\ufffd" for c in diagnostic.source
         )
-        start, end = diagnostic.column - 1 - first, diagnostic.end_column - 1 - first
         # a tab stays a tab, so that the caret is below its character
-        margin = "".join(
-            "\t" if character == "\t" else " " * _columns(character)
-            for character in excerpt[:start]
-        )
-        carets = "^" * max(1, sum(map(_columns, excerpt[start:end])))
-        lines.append(escape_ci_commands(f" {diagnostic.line} | {excerpt.rstrip()}"))
+        margin = re.sub(r"[^\t]", " ", excerpt[: diagnostic.column - 1])
+        carets = "^" * (diagnostic.end_column - diagnostic.column)
+        lines.append(escape_ci_commands(f" {diagnostic.line} | {excerpt}"))
         lines.append(f" {gutter} | {margin}{paint(diagnostic.severity, carets)}")
     if diagnostic.remedy:
         lines.append(escape_line(f" {gutter} = {diagnostic.remedy}"))
@@ -73,22 +68,6 @@ def text(diagnostic: Diagnostic, paint: Paint = _plain) -> str:
         escape_line(f" {gutter} : {_position(note)}: {note.message}") for note in diagnostic.notes
     ]
     return "\n".join(lines)
-
-
-def _window(diagnostic: Diagnostic) -> tuple[int, int]:
-    """Return which part of the source line to show: of a long line, a part around the column."""
-    first = max(
-        0,
-        min(diagnostic.column - 1 - MAX_SHOWN_CHARS // 3, len(diagnostic.source) - MAX_SHOWN_CHARS),
-    )
-    return first, first + MAX_SHOWN_CHARS
-
-
-def _columns(character: str) -> int:
-    """Return how many columns of a terminal a character takes."""
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def as_text(diagnostics: Sequence[Diagnostic], files: Sequence[str], paint: Paint = _plain) -> str:
@@ -179,7 +158,6 @@ def _location(file: str, line: int, column: int, end_column: int) -> dict[str, A
 
 
 def _uri(file: str) -> str:
-
     return ("file://" if file.startswith("/") else "") + quote(os.fsencode(file))
 
 

@@ -132,21 +132,11 @@ class Source:
         return self.text[self._starts[line] : end].rstrip()
 
     def span_within(self, node: Node, start: int, stop: int) -> Span:
-        """Return the span of ``value[start:stop]`` of a string.
-
-        Its characters are searched one after the other, past quotes, line breaks and indentation.
-        If an escape makes that fail, the span of the whole string is returned.
+        """Return the span of ``value[start:stop]`` of a string; that of the whole string if it is
+        written with escapes or in several lines.
         """
-        at = node.start + (node.style in ("'", '"'))
-        places = []
-        for character in node.value[:stop]:
-            if not character.isspace():
-                at = self.text.find(character, at, node.end)
-                if at < 0:
-                    return node.span
-            places.append(at)
-            at += 1
-        return (places[start], places[-1] + 1) if places[start:stop] else node.span
+        at = self.text.find(node.value, *node.span)
+        return (at + start, at + stop) if at >= 0 and start < stop else node.span
 
     def closest_match(self, word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
         """Return the closest of ``words``; None after MAX_COMPARISONS per file, which take half a
