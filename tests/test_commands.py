@@ -405,41 +405,14 @@ def test_a_long_line_is_left_out_of_an_error_and_the_last_one_never_is() -> None
 @pytest.mark.parametrize(
     "argv, cwd, error",
     [
-        (
-            ["no-such-program"],
-            None,
-            'FileNotFoundError: there is no program "no-such-program" in PATH',
-        ),
-        (
-            ["./missing"],
-            None,
-            'FileNotFoundError: "./missing" does not exist or cannot be reached. Correct the path',
-        ),
-        (
-            ["./plain"],
-            None,
-            'PermissionError: "./plain" is not a file that can be executed. Correct the path, or run: chmod',
-        ),
-        (["./folder"], None, 'PermissionError: "./folder" is not a file'),
-        (
-            ["./data"],
-            None,
-            'OSError: "./data" has no #! line. Begin it with a line such as #!/bin/sh',
-        ),
-        (["./binary"], None, 'OSError: "./binary" cannot be started: Exec format error'),
-        (["./script"], None, 'names "/no/such/interpreter", which does not exist'),
-        (["./dos"], None, 'names "/bin/sh\\r", which does not exist. Correct that line and its'),
-        (["/bin/sh"], "no/such", 'no/such" is not a directory that can be entered'),
-        (
-            ["/bin/sh"],
-            "plain",
-            '/plain" is not a directory that can be entered. Create it, permit it, or correct cwd.',
-        ),
-        (
-            ["/bin/true", *["x" * 32_767] * 200],
-            None,
-            "OSError: its arguments and environment are larger than",
-        ),
+        (["no-such-program"], None, "FileNotFoundError: cannot be started: No such file or"),
+        (["./missing"], None, "cannot be started: No such file or directory: ./missing"),
+        (["./plain"], None, "PermissionError: cannot be started: Permission denied: ./plain"),
+        (["./folder"], None, "Permission denied: ./folder"),
+        (["./data"], None, "OSError: cannot be started: Exec format error: ./data"),
+        (["./script"], None, "No such file or directory: ./script"),
+        (["/bin/sh"], "no/such", "/no/such"),
+        (["/bin/true", *["x" * 32_767] * 200], None, "Argument list too long: /bin/true"),
     ],
 )
 def test_a_program_that_no_retry_can_start_makes_the_run_dead(
@@ -449,9 +422,7 @@ def test_a_program_that_no_retry_can_start_makes_the_run_dead(
     files = {
         "plain": "",
         "data": "no program",
-        "binary": "\0",
         "script": "#!/no/such/interpreter\n",
-        "dos": "#!/bin/sh\r\nexit\r\n",
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
@@ -473,7 +444,7 @@ def test_a_program_that_is_being_written_is_retried(tmp_path: Path) -> None:
         end = await pool.run("./program")
         assert (end.kind, end.error) == (
             EndKind.RAISED,
-            '"./program" cannot be started: Text file busy.',
+            "cannot be started: Text file busy: ./program",
         )
 
     with (tmp_path / "program").open("a"):

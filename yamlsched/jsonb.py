@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from typing import Any
 
 from yamlsched.errors import Refused
@@ -70,28 +69,6 @@ def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]
                 "pass a string, a number, a list or a dict"
             ),
         )
-
-
-def stored_bytes(value: Any) -> int:
-    """Return the bytes of a valid ``value`` as PostgreSQL writes it: numbers without an exponent.
-
-    >>> stored_bytes({"a": 1e300})
-    308
-    """
-    longer = sum(len(f"{Decimal(repr(number)):f}") - len(repr(number)) for number in _floats(value))
-    return len(encode(value).encode()) + longer
-
-
-def _floats(value: Any) -> Iterator[float]:
-    todo = [value]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, float):
-            yield value
-        elif isinstance(value, dict):
-            todo.extend(value.values())
-        elif isinstance(value, list):
-            todo.extend(value)
 
 
 def string_problem(text: str) -> str:

@@ -15,12 +15,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any, NamedTuple
 
-from yamlsched import plugin_manager
+from yamlsched import jsonb, plugin_manager
 from yamlsched.db.dsn import OWN_VARIABLES
-from yamlsched.jsonb import stored_bytes
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.schedule import commands
-from yamlsched.schedule.commands import Obstacle
 from yamlsched.schedule.job import Job
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -88,7 +85,7 @@ def bounded_upstream(text: str) -> str:
     variable.
     """
     runs: dict[str, dict[str, Any]] = json.loads(text)
-    sizes = {name: stored_bytes(run["result"]) for name, run in runs.items()}
+    sizes = {name: len(jsonb.encode(run["result"])) for name, run in runs.items()}
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
         if len(text.encode()) <= MAX_VARIABLE_BYTES:
             break
@@ -190,9 +187,6 @@ class Program(NamedTuple):
                 **options,
             )
 
-    def directory(self, folder: str) -> str:
-        return os.path.join(folder, self.cwd)
-
     def _open_stdin(self) -> IO[bytes]:
         """Return a file and not a pipe: a program may exit without reading it, and a pipe would
         then break.
@@ -217,34 +211,14 @@ class Program(NamedTuple):
             return AttemptEnd(EndKind.RETRY_AFTER, "", describe_exit(status), delay=delay)
         return AttemptEnd(EndKind.RAISED, "", describe_exit(status))
 
-    def not_started(
-        self, error: OSError, folder: str, environment: Mapping[bytes, bytes]
-    ) -> AttemptEnd:
-        """Return the end of an attempt whose program could not be started: the run is dead if no
-        retry can help.
-        """
-        obstacle = self._obstacle(error, folder, environment)
-        text = f"{obstacle.message}. {obstacle.remedy}".rstrip()
-        kind = EndKind.RAISED if error.errno in TEMPORARY else EndKind.DISCARDED
-        return AttemptEnd(kind, text, type(error).__name__)
 
-    def _obstacle(
-        self, error: OSError, folder: str, environment: Mapping[bytes, bytes]
-    ) -> Obstacle:
-        program, directory = self.argv[0], self.directory(folder)
-        if error.errno == errno.E2BIG:
-            message = "its arguments and environment are larger than this system allows"
-            return Obstacle(
-                message, "Pass less in command, env and the payload, or use stdin or a file."
-            )
-        if error.errno not in TEMPORARY:
-            path = environment.get(b"PATH", os.defpath.encode()).decode("utf-8", "replace")
-            obstacle = commands.directory_obstacle(
-                directory, directory
-            ) or commands.program_obstacle(program, directory, path)
-            if obstacle is not None:
-                return obstacle
-        return Obstacle(f'"{program}" cannot be started: {os.strerror(error.errno or 0)}', "")
+def not_started(error: OSError) -> AttemptEnd:
+    """Return the end of an attempt whose program could not be started: the run is dead if no retry
+    can help.
+    """
+    kind = EndKind.RAISED if error.errno in TEMPORARY else EndKind.DISCARDED
+    text = f"cannot be started: {error.strerror}: {os.fsdecode(error.filename or '')}"
+    return AttemptEnd(kind, text, type(error).__name__)
 
 
 def was_terminated(end: AttemptEnd) -> bool:

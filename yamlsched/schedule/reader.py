@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from yamlsched.jsonb import stored_bytes
+from yamlsched import jsonb
 from yamlsched.schedule import timezones
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import TYPES, ExitCodes
@@ -104,7 +104,7 @@ class Reader:
 
     def payload(self, spot: Spot) -> Any:
         value = spot.node.plain()
-        size = stored_bytes(value)
+        size = len(jsonb.encode(value).encode())
         if size > MAX_PAYLOAD_BYTES:
             message = f"{spot} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
             remedy = "Store the data elsewhere and pass a reference."

@@ -166,8 +166,8 @@ def test_invoke_runs_a_command_with_the_given_payload_merged_over_that_of_the_fi
         ("later", "exit code 75: the attempt would have failed, and be retried after 15m\n"),
         (
             "missing",
-            'FileNotFoundError: "./missing" does not exist or cannot be reached. '
-            "Correct the path, or install the program on this host.: the run would be dead\n",
+            "FileNotFoundError: cannot be started: No such file or directory: ./missing: "
+            "the run would be dead\n",
         ),
     ],
 )

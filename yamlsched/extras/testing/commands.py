@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from yamlsched.durations import show
 from yamlsched.errors import Refused
 from yamlsched.extras.testing.fake_run import FakeRun, claimed
-from yamlsched.handler.programs import Program, die_with, signal_group, with_last_lines
+from yamlsched.handler.programs import Program, die_with, not_started, signal_group, with_last_lines
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, error_text
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import load_file
@@ -53,7 +53,7 @@ def run_command(job: Job, file: Path, run: FakeRun, **options: Any) -> Called:
         process = program.start(folder, environment, lambda: die_with(own_id), **options)
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return Called(program.not_started(error, folder, environment), None)
+        return Called(not_started(error), None)
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         status = process.wait(job.timeout.total_seconds())

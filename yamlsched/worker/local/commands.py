@@ -48,7 +48,7 @@ class CommandRunner:
         try:
             process = self._start(program, environment)
         except OSError as error:
-            return program.not_started(error, self._folder, environment)
+            return programs.not_started(error)
         else:
             status = self._wait(process)
             if self._memory.is_stop_requested:  # whatever it made of that
