@@ -102,20 +102,13 @@ def _duration(delay: object) -> timedelta:
     if isinstance(delay, str):
         return durations.parse(delay)
     if isinstance(delay, bool) or not isinstance(delay, (int, float)):
-        raise TypeError(f'delay is {_kind(delay)}: write a timedelta, seconds, or "90s"')
+        raise TypeError(f'delay is {delay!r}: write a timedelta, seconds, or "90s"')
     try:
         return timedelta(seconds=delay)
     except (OverflowError, ValueError):
         raise ValueError(
             f"delay is {delay} seconds, which is out of range: write for example 90"
         ) from None
-
-
-def _kind(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value)
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 class RetryAfter(_Delayed):

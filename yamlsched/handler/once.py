@@ -53,7 +53,6 @@ DEFAULT_RELEASE_ON: ReleaseOn = (
 """Exceptions that prove that the effect did not happen: no server was reached, or the handler
 raised it on purpose.
 """
-IN_DOUBT_POLICIES = ("raise", "skip", "repeat")
 
 
 class NothingHappened(Exception):
@@ -80,35 +79,30 @@ def effect_key(run_id: int, name: str, scope: str) -> str:
     """Return the key under which an effect is recorded. Raises Refused for a name or a scope that
     is not valid.
     """
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS:
+    is_string = isinstance(name, str) and name.isprintable() and not name.startswith("run:")
+    if not is_string or not 0 < len(name) <= MAX_NAME_CHARS:
         raise Refused(
-            f"the name of an effect must be a string of 1 to {MAX_NAME_CHARS} characters, not"
-            f" {name!r:.300}"
+            f"the name of an effect must be a string of 1 to {MAX_NAME_CHARS} printable characters,"
+            f' which does not start with "run:", not {name!r:.300}'
         )
-    if problem := jsonb.string_problem(name):
-        raise Refused(f"the name of an effect {problem}")
-    if not name.isprintable():
-        raise Refused(
-            f"the name of an effect must contain printable characters only, not {name!r:.300}"
-        )
-    if name.startswith("run:"):
-        raise Refused(f'effect "{name}": names that start with "run:" are reserved')
-    if scope not in ("run", "namespace"):
-        raise Refused(f'effect "{name}": scope must be "run" or "namespace", not {scope!r:.100}')
+    _check_choice("scope", scope, ("run", "namespace"))
     return f"run:{run_id}:{name}" if scope == "run" else name
 
 
-def _check_options(name: str, in_doubt: str, release_on: ReleaseOn) -> None:
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        names = ", ".join(f'"{choice}"' for choice in choices)
+        raise Refused(f"{option} of an effect must be one of {names}, not {value!r:.100}")
+
+
+def _check_options(in_doubt: str, release_on: ReleaseOn) -> None:
     """Raise Refused for options that are not valid, before anything is claimed."""
-    if in_doubt not in IN_DOUBT_POLICIES:
-        choices = ", ".join(f'"{choice}"' for choice in IN_DOUBT_POLICIES)
-        raise Refused(f'effect "{name}": in_doubt must be one of {choices}, not {in_doubt!r:.100}')
+    _check_choice("in_doubt", in_doubt, ("raise", "skip", "repeat"))
     kinds = release_on if isinstance(release_on, tuple) else (None,)
     if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         raise Refused(
-            f'effect "{name}": release_on must be a tuple of exception classes, not'
-            f" {release_on!r:.100}. Write for example release_on=(*yamlsched.DEFAULT_RELEASE_ON,"
-            " MyError)"
+            f"release_on must be a tuple of exception classes, not {release_on!r:.100}. Write for"
+            " example release_on=(*yamlsched.DEFAULT_RELEASE_ON, MyError)"
         )
 
 
@@ -142,7 +136,7 @@ def perform(
     ``Run.once``.
     """
     run.require_uncommitted("use run.once()")
-    _check_options(name, in_doubt, release_on)
+    _check_options(in_doubt, release_on)
     backend, state = run.backend, run.state
     key = effect_key(backend.run_id, name, scope)
     entry = EffectEntry(

@@ -165,11 +165,14 @@ def test_in_doubt_is_keyword_only_and_on_error_does_not_exist():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"in_doubt": "retry"}, 'in_doubt must be one of "raise", "skip", "repeat", not \'retry\''),
+        (
+            {"in_doubt": "retry"},
+            'in_doubt of an effect must be one of "raise", "skip", "repeat", not \'retry\'',
+        ),
         ({"in_doubt": None}, "not None"),
         (
             {"in_doubt": "skip", "scope": "global"},
-            'scope must be "run" or "namespace", not \'global\'',
+            'scope of an effect must be one of "run", "namespace", not \'global\'',
         ),
         (
             {"in_doubt": "skip", "release_on": OSError},
