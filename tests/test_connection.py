@@ -18,7 +18,6 @@ from support.project import Project, a_project, until
 from support.proxy import Pooler, Proxy, a_proxy
 from yamlsched import db as store
 from yamlsched.db.connection import PINNED_SETTINGS, in_utc
-from yamlsched.db.dsn import conninfo, seconds_to_connect
 from yamlsched.errors import EnvironmentFailed
 
 pytestmark = pytest.mark.story
@@ -232,21 +231,6 @@ def test_a_worker_reaches_the_third_host_if_two_are_silent(project: Project, bac
 
     assert project.row(run).status == "succeeded"
     assert "Traceback" not in process.text
-
-
-@pytest.mark.parametrize(
-    "dsn, timeout, seconds",
-    [
-        ("host=a", "10", 15),
-        ("host=a,b", "3", 11),
-        ("hostaddr=127.0.0.1,127.0.0.2,127.0.0.3", "3", 14),
-        ("host=a,b connect_timeout=7", "7", 19),
-        ("host=a connect_timeout=1", "1", 7),
-    ],
-)
-def test_each_host_of_a_dsn_has_its_time_to_answer(dsn: str, timeout: str, seconds: float) -> None:
-    assert conninfo_to_dict(conninfo(dsn))["connect_timeout"] == timeout
-    assert seconds_to_connect(dsn) == seconds
 
 
 # -- a silent server behind a pooler

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
@@ -19,7 +19,7 @@ from psycopg.pq import Conninfo
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.secret_forms import MIN_SECRET_CHARS, masker
 
-SINGLE_HOST_TIMEOUT_SECONDS, MULTI_HOST_TIMEOUT_SECONDS = 10, 3
+CONNECT_SECONDS = 5
 """The default connect_timeout, which applies to each host."""
 
 DEFAULTS: dict[str, Any] = {
@@ -67,8 +67,8 @@ def conninfo(dsn: str, with_options: bool = True) -> str:
     if not with_options:
         parameters["options"] = ""
     parameters["client_encoding"] = "utf8"
-    if (timeout := _default_timeout(parameters)) is not None:
-        parameters["connect_timeout"] = timeout
+    if "PGCONNECT_TIMEOUT" not in os.environ:
+        parameters.setdefault("connect_timeout", CONNECT_SECONDS)
     return make_conninfo("", **{**DEFAULTS, **parameters})
 
 
@@ -79,40 +79,9 @@ def dsn_settings(dsn: str) -> dict[str, str]:
     return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in pairs}
 
 
-def _default_timeout(parameters: Mapping[str, Any]) -> int | None:
-    """Return the connect_timeout for each host of a DSN, which has these parameters; None if it is
-    set.
-    """
-    if "connect_timeout" in parameters or "PGCONNECT_TIMEOUT" in os.environ:
-        return None
-    return (
-        SINGLE_HOST_TIMEOUT_SECONDS if _count_hosts(parameters) == 1 else MULTI_HOST_TIMEOUT_SECONDS
-    )
-
-
-def seconds_to_connect(dsn: str) -> float:
-    """Return the seconds within which a connection opens if any of the hosts in ``dsn`` answers in
-    time.
-    """
-    parameters = parse_dsn(dsn)
-    timeout = (
-        _default_timeout(parameters)
-        or parameters.get("connect_timeout")
-        or os.environ["PGCONNECT_TIMEOUT"]
-    )
-    try:
-        seconds_for_host = max(2.0, float(timeout))
-    except ValueError:
-        seconds_for_host = SINGLE_HOST_TIMEOUT_SECONDS
-    return _count_hosts(parameters) * seconds_for_host + 5
-
-
 def host_count(dsn: str) -> int:
     """Return how many hosts ``dsn`` names; one, if it names none."""
-    return _count_hosts(parse_dsn(dsn))
-
-
-def _count_hosts(parameters: Mapping[str, Any]) -> int:
+    parameters = parse_dsn(dsn)
     names = (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"))
     return max(
         len(str(parameters.get(name) or os.environ.get(variable) or "").split(","))

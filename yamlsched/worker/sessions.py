@@ -22,7 +22,6 @@ import psycopg
 
 from yamlsched import db, log
 from yamlsched.db.connection import describe, reason
-from yamlsched.db.dsn import seconds_to_connect
 from yamlsched.db.query import AsyncConnection
 from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
@@ -84,6 +83,7 @@ def _answer(writing: int, do: Callable[[], object]) -> None:
 T = TypeVar("T")
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 2.0  # between attempts to connect
 WAKE_INTERVAL_SECONDS = 0.05  # between reports of notifications
+OPEN_TIMEOUT_SECONDS = 30.0  # for all hosts of the DSN together
 SLOW_CONNECT_SECONDS = 5.0  # after which a connection attempt counts as unanswered
 NO_ANSWER = "no answer to a connection attempt"
 # SQLSTATE classes and codes after which the session is closed: the server is shutting down, is
@@ -234,7 +234,7 @@ class WorkerSession:
         )
         started_at = clock.now()
         try:
-            async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
+            async with asyncio.timeout(OPEN_TIMEOUT_SECONDS):
                 connection = await db.connect_async(self._database.dsn, self._settings, look_up)
                 self._connection = connection
                 if self._events is not None:
