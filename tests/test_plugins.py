@@ -18,6 +18,7 @@ from support.command_line import Cli, command_line
 from yamlsched import plugin_manager
 from yamlsched.cli import cli as root
 from yamlsched.entry_points import may_have_plugins
+from yamlsched.plugins import FileFinding
 
 SCHEDULE = """\
 version: 1
@@ -189,6 +190,10 @@ def test_a_file_with_errors_is_not_checked_by_plugins(cli: Cli, install: Install
     assert "ACME001" not in done.out
 
 
+def a_finding(**values: Any) -> str:
+    return repr(FileFinding(**values))
+
+
 def test_a_check_that_yields_wrong_types_is_logged_and_its_other_findings_are_reported(
     cli: Cli, install: Install
 ) -> None:
@@ -206,13 +211,16 @@ def test_a_check_that_yields_wrong_types_is_logged_and_its_other_findings_are_re
 
     assert done.out.startswith(FOUND)
     assert failures(done.err) == [
-        failure("check_file", "a finding is of type str instead of FileFinding"),
-        failure("check_file", "a finding is of type NoneType instead of FileFinding"),
-        failure("check_file", "code of a finding is of type int instead of str"),
-        failure("check_file", "the code of a finding is 'YS101': write one like ACME001"),
-        failure("check_file", "job of a finding is of type list instead of str"),
-        failure("check_file", "the code of a finding is 'a b': write one like ACME001"),
-        failure("check_file", "message of a finding is of type bytes instead of str"),
+        failure("check_file", f"{finding} is not a FileFinding of strings with a code like ACME001")
+        for finding in (
+            "'text'",
+            "None",
+            a_finding(code=7, message="x"),
+            a_finding(code="YS101", message="x"),
+            a_finding(code="acme", message="x", job=[]),
+            a_finding(code="a b", message="x"),
+            a_finding(code="ACME002", message=b"x"),
+        )
     ]
 
 

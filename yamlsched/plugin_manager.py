@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from importlib import import_module, metadata
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,10 +51,9 @@ class PluginVerb:
         """Import the command. Raises EnvironmentFailed if an installed plugin has no
         such command.
         """
-        module, _, attribute = self.place.partition(":")
         label = f'the command "{self.name}" of the plugin {self.plugin} cannot be loaded'
         try:
-            command = getattr(import_module(module), attribute)
+            command = resolve_name(self.place)
         except (Exception, SystemExit) as error:
             if self.plugin == OWN_PLUGIN:
                 raise
@@ -93,6 +93,19 @@ class Plugin:
         with self.guard(hook):
             return list(getattr(self.manager.hook, hook)(**arguments))
         return []
+
+    def note_start(self, run: ClaimedRun) -> None:
+        """Call ``attempt_started``, unless the plugin has failed: it may fail for each run."""
+        if not self.errors:
+            self.answers("attempt_started", run=run)
+
+    def note_end(
+        self, run: ClaimedRun, status: str, seconds: float | None, error_type: str | None
+    ) -> None:
+        """Call ``attempt_ended``, unless the plugin has failed."""
+        outcome = {"status": str(status), "seconds": seconds, "error_type": error_type}
+        if not self.errors:
+            self.answers("attempt_ended", run=run, **outcome)
 
     @contextmanager
     def guard(self, hook: str) -> Iterator[None]:
@@ -228,55 +241,26 @@ def check_file(schedule: Loaded) -> Iterator[FileFinding]:
         for answer in plugin.answers("check_file", schedule=schedule):
             with plugin.guard("check_file"):
                 for finding in islice(answer, MAX_FINDINGS):
-                    if error := _finding_error(finding):
-                        plugin.fail("check_file", error)
-                    else:
+                    if _is_finding(finding):
                         yield finding
+                    else:
+                        error = (
+                            f"{finding!r} is not a FileFinding of strings with a code like ACME001"
+                        )
+                        plugin.fail("check_file", error[:MAX_ERROR_CHARS])
 
 
-def _finding_error(finding: object) -> str:
-    if not isinstance(finding, FileFinding):
-        return f"a finding is of type {type(finding).__name__} instead of FileFinding"
-    for name, value in vars(finding).items():
-        if not isinstance(value, str):
-            return f"{name} of a finding is of type {type(value).__name__} instead of str"
-    is_valid = PLUGIN_CODE.fullmatch(finding.code)
-    return "" if is_valid else f"the code of a finding is {finding.code!r}: write one like ACME001"
+def _is_finding(value: object) -> bool:
+    if not isinstance(value, FileFinding):
+        return False
+    is_typed = all(isinstance(text, str) for text in vars(value).values())
+    return is_typed and PLUGIN_CODE.fullmatch(value.code) is not None
 
 
-@dataclass
-class AttemptListener:
-    """Passes what a worker's report notes to one plugin, until that fails."""
-
-    plugin: Plugin
-    has_failed: bool = False
-
-    def note_start(self, run: ClaimedRun) -> None:
-        """Call ``attempt_started``."""
-        self._call("attempt_started", run=run)
-
-    def note_end(
-        self,
-        run: ClaimedRun,
-        status: str,
-        seconds: float | None,
-        error_type: str | None,
-    ) -> None:
-        """Call ``attempt_ended``."""
-        outcome = {"status": str(status), "seconds": seconds, "error_type": error_type}
-        self._call("attempt_ended", run=run, **outcome)
-
-    def _call(self, hook: str, **arguments: Any) -> None:
-        if not self.has_failed:
-            errors = len(self.plugin.errors)
-            self.plugin.answers(hook, **arguments)
-            self.has_failed = len(self.plugin.errors) > errors
-
-
-def listeners() -> list[AttemptListener]:
-    """Return a listener for each installed plugin with a hook about attempts."""
+def listeners() -> list[Plugin]:
+    """Return the installed plugins with a hook about attempts."""
     hooks = {"attempt_started", "attempt_ended"}
-    return [AttemptListener(plugin) for plugin in installed() if hooks.intersection(plugin.hooks)]
+    return [plugin for plugin in installed() if hooks.intersection(plugin.hooks)]
 
 
 @contextmanager
