@@ -4,7 +4,6 @@ uses. The tests compare the two with jsonschema.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,13 +11,16 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import BAD, Spot
-from yamlsched.schedule.schema import PATTERNS, SCHEMA, Schema, check_length, not_a_tag
+from yamlsched.schedule.schema import SCHEMA, Schema
 from yamlsched.schedule.schema_errors import (
+    check_length,
     cron_and_crons,
     handler_or_command,
+    matches,
     missing_keys,
     unknown_keys,
     without_effect,
+    wrong_pattern,
     wrong_type,
 )
 from yamlsched.text import join_words, quoted
@@ -40,27 +42,16 @@ def check(spot: Spot, findings: Findings, schema: Schema = SCHEMA) -> None:
     if "type" in schema and not _has_type(value, schema["type"]):
         wrong_type(spot, schema, findings)
         return
-    if isinstance(value, dict):
-        _check_values(spot, schema, findings)
-    elif "items" in schema:
-        for item in spot.children():
-            check(item, findings, schema["items"])
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+    for child in spot.children():
+        inner = properties.get(child.path[-1], others) or schema.get("items")
+        if inner:
+            check(child, findings, inner)
     for part in schema.get("allOf", ()):
         check(spot, findings, part)
     for keyword, report in REPORTERS.items():
         if keyword in schema:
             report(spot, schema, findings)
-
-
-def _check_values(spot: Spot, schema: Schema, findings: Findings) -> None:
-    """Check the values of a mapping that the schema describes."""
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
-    if not properties and not others:
-        return
-    for child in spot.children():
-        inner = properties.get(child.path[-1], others)
-        if inner:
-            check(child, findings, inner)
 
 
 @cache
@@ -78,25 +69,17 @@ def _has_type(value: Any, expected: str) -> bool:
     return isinstance(value, TYPES[expected]) and (expected != "number" or type(value) is not bool)
 
 
-@cache
-def _expression(pattern: str) -> re.Pattern[str]:
-    """Return a pattern as JSON Schema specifies it: Python's ``$`` also matches before a final line
-    break.
-    """
-    return re.compile(pattern.replace("$", r"\Z"))
-
-
 def _invalid_names(spot: Spot, schema: Schema, findings: Findings) -> None:
     pattern = schema["propertyNames"]["pattern"]
     for child in spot.children():
-        if not _expression(pattern).search(str(child.path[-1])):
-            PATTERNS[pattern](child.key, findings)
+        if not matches(str(child.path[-1]), pattern):
+            wrong_pattern(spot, child.key, pattern, findings)
 
 
 def _no_match(spot: Spot, schema: Schema, findings: Findings) -> None:
     pattern = schema["pattern"]
-    if not _expression(pattern).search(spot.value):
-        PATTERNS.get(pattern, not_a_tag)(spot, findings)
+    if not matches(spot.value, pattern):
+        wrong_pattern(spot, spot, pattern, findings)
     elif pattern == durations.PATTERN:
         check_length(spot, findings)
 
@@ -111,8 +94,7 @@ def _not_a_choice(spot: Spot, schema: Schema, findings: Findings) -> None:
 
 def _too_short(spot: Spot, schema: Schema, findings: Findings) -> None:
     if not spot.value:
-        what = "List at least one" if "minItems" in schema else "Add a value"
-        findings.error(spot, "YS108", f"{spot} is empty", f"{what}, or remove the key.")
+        findings.error(spot, "YS108", f"{spot} is empty", "Add a value, or remove the key.")
 
 
 def _too_long(spot: Spot, schema: Schema, findings: Findings) -> None:
@@ -135,10 +117,7 @@ def _out_of_range(spot: Spot, schema: Schema, findings: Findings) -> None:
     low, high = schema["minimum"], schema["maximum"]
     if not low <= spot.value <= high:
         message = f"{spot}: {quoted(spot.value)} is not in {low}-{high}"
-        remedy = f"Write a number from {low} to {high}"
-        if spot.path[-1] == "pause_after" and spot.value == 0:
-            remedy += ", or leave it out: the job is never paused then"
-        findings.error(spot, "YS105", message, f"{remedy}.")
+        findings.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
 
 
 def _not_unique(spot: Spot, schema: Schema, findings: Findings) -> None:
@@ -153,25 +132,13 @@ def _not_unique(spot: Spot, schema: Schema, findings: Findings) -> None:
 
 def _policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report delays without the policy steps, and the policy steps without delays."""
-    if not findings.is_valid(spot):
-        return
     policy, delays = spot.get("policy"), spot.get("delays")
     has_steps = policy is not None and policy.value == "steps"
-    if delays and not has_steps:
-        message = (
-            f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does"
-            " not use"
-        )
-        findings.error(
-            delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay."
-        )
-    elif policy and has_steps and not delays:
-        findings.error(
-            policy,
-            "YS113",
-            f"{spot} has the policy steps, but no delays",
-            "Add delays: [1m, 10m, 1h]",
-        )
+    if has_steps is (delays is None) and findings.is_valid(spot):
+        at = delays.key if delays else spot.child("policy")
+        message = f"{spot}: the policy steps and delays need each other"
+        remedy = "Write policy: steps, delays: [1m, 10m, 1h], or for another policy delay: 1m"
+        findings.error(at, "YS113", message, remedy)
 
 
 REPORTERS: dict[str, Callable[[Spot, Schema, Findings], None]] = {

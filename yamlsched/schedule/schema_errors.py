@@ -6,24 +6,31 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from typing import Any
+import unicodedata
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple
 
 from yamlsched import durations
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.node import Path, Spot, is_defaults
+from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import (
     DATE,
     DATES,
-    HOOKS,
+    EXIT_CODE,
+    HANDLER,
+    INCLUDE,
     JOB_KEYS,
+    LIMITS,
+    MAX_DURATION,
     NAME,
-    PATTERNS,
+    NEEDED_KEYS,
+    PATH,
     SCHEMA,
+    TAG,
+    VARIABLE,
     WEEKS,
     Schema,
-    hook_remedy,
-    needed_keys,
 )
 from yamlsched.text import described, join_words, quoted
 
@@ -70,114 +77,159 @@ SYNONYMS = {
     "working_directory": "cwd",
 }
 """What other schedulers call our keys."""
-MAX_COMMAND_LINE_CHARS = 200
-PLAIN_ITEM = re.compile(r"[A-Za-z0-9_./-]+")
-NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
-"""What only a shell acts on."""
-IN_MAIN_FILE = {
-    "include": "Move its patterns to include of the main file.",
-    "version": "Remove it: only the main file sets the version.",
+PLACES = {
+    "in a job": JOB_KEYS,
+    "in backoff": JOB_KEYS["backoff"]["properties"],
+    "at the top level of the main file": SCHEMA["properties"],
 }
-"""What to do about keys that only the main file has."""
-MISSING = {
-    "version": "Write version: 1 as the first line, or include the file in another one.",
-    "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
-    "handler": (
-        "Add the Python function to call, for example handler: handlers.cleanup.run, or a command:"
-        " [program]."
-    ),
-    "dates": "Add its dates, for example dates: [2026-12-25, 2026-12-26].",
-    "url_env": (
-        "Add the name of the variable that has its address, for example url_env: OPS_NOTIFY_URL"
-    ),
-    "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
-    "max_workers": "Add how many started workers may be there at once, for example max_workers: 8.",
-    "command": "Add the program that starts a worker, for example command: [/srv/app/start].",
-    "max": "Add how many runs may execute at once, for example max: 2.",
-    "by": "Add the keys of the payload to compare, for example by: [tenant_id]; by: [] for none.",
-}
-"""What to do about each required key."""
-MAPPINGS = {
-    "backoff": "Write for example backoff: {policy: exponential, delay: 1m}",
-    "output": MISSING["keep"],
-    "unique": "Write unique: {by: [tenant_id]}; by: [] compares no keys.",
-}
-"""How to write a mapping for which another type was found, by its key."""
+"""Where keys belong."""
+MAX_GUESS_CHARS = 300
+"""For a longer string, no correction is suggested."""
 
 
 def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
     value, expected = spot.value, schema["type"]
     if value is None:
         remedy = "Add a value, or remove the key."
-        if spot.path == ("jobs",):
-            remedy = "Write jobs: {} to have no jobs."
-        elif spot.path[:-1] == ("environments",):
-            remedy = f"Write {spot.path[1]}: {{}} if no values differ there."
+        if expected == "object" and schema.keys().isdisjoint(("oneOf", "required")):
+            remedy = f"Write {spot.path[-1]}: {{}} for none."
         is_written = spot.node.start < spot.node.end
         findings.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
-    elif schema.get("pattern") in (durations.PATTERN, DATE, DATES, WEEKS) and type(value) in (
-        int,
-        float,
-    ):
-        PATTERNS[schema["pattern"]](spot, findings)
-    else:
-        message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
-        remedy = (
-            f"Write {join_words(schema['enum'])}."
-            if "enum" in schema
-            else _conversion(value, expected, spot.path)
-        )
-        findings.error(spot, "YS101", message, remedy)
+        return
+    if type(value) in (int, float) and not matches(str(value), schema.get("pattern", "")):
+        wrong_pattern(spot, spot, schema["pattern"], findings)
+        return
+    remedy = "Write a string."
+    if "enum" in schema:
+        remedy = f"Write {join_words(schema['enum'])}."
+    elif expected in ("object", "array"):
+        remedy = _example(spot.path[-1], schema) if spot.path else "Start with version: 1 and jobs:"
+    elif expected != "string":
+        remedy = f"Write {TYPES[expected]}, without quotes."
+    elif not isinstance(value, (dict, list)):
+        remedy = f'Put it in quotes: "{quoted(value)}"'
+    message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
+    findings.error(spot, "YS101", message, remedy)
 
 
-def _conversion(value: Any, expected: str, path: Path) -> str:
-    """Return how to write a value of the expected type."""
-    if expected == "string" and not isinstance(value, (dict, list)):
-        return f'Put it in quotes: "{quoted(value)}"'
-    if expected in ("integer", "number", "boolean"):
-        return f"Write {TYPES[expected]}, without quotes."
-    if expected == "array" and path[-1] == "command":
-        return _argv(str(value))
-    if (
-        path[-1:]
-        and path[-1] in HOOKS
-        and not (isinstance(value, str) and re.fullmatch(NAME, value))
-    ):
-        return hook_remedy(value)
-    if expected == "array":
-        item = (
-            json.dumps(value)
-            if isinstance(value, str) and not PLAIN_ITEM.fullmatch(value)
-            else value
-        )
-        return (
-            f"Write a list: [{item}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
-        )
-    if expected == "object":
-        if path == ("environments",):
-            names = value if isinstance(value, list) else ["production", "staging"]
-            entries = ", ".join(f"{getattr(name, 'value', name)}: {{}}" for name in names)
-            return f"Write a mapping, with the values that differ: {{{entries}}}"
-        if path == ("jobs",):
-            return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
-        if path and path[-1] in MAPPINGS and path[-2:-1] != ("jobs",):
-            return MAPPINGS[str(path[-1])]
-        if len(path) == 2 and path[0] == "limits":
-            most = value if isinstance(value, int) and not isinstance(value, bool) else 2
-            return f"Write {path[1]}: {{max: {most}}}"
-        return "Write keys and values below it." if path else "Start with version: 1 and jobs:"
-    return ""
+def _example(key: str | int, schema: Schema) -> str:
+    """Return how to write a key, from the examples of the schema."""
+    written = " or ".join(map(json.dumps, schema["examples"][:2]))
+    plain = re.sub(r'"(?!\d+")([\w./-][\w./:=-]*)"', r"\1", written)
+    return f"Write for example {key}: {plain}"
 
 
-def _argv(line: str) -> str:
-    """Return how to write a command line as a list."""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        words = []
-    if words and len(line) < MAX_COMMAND_LINE_CHARS and not NEEDS_SHELL.search(line):
-        return f"Write a list: {json.dumps(words, ensure_ascii=False)}"
-    return "Write a list: [program, argument], or for a shell [/bin/sh, -c, '...']"
+class Pattern(NamedTuple):
+    """The error for a string that does not match a pattern of the schema. ``guess`` returns what
+    was probably meant.
+    """
+
+    code: str
+    message: str
+    remedy: str
+    guess: Callable[[str], str] = str
+
+
+def _guess_duration(text: str) -> str:
+    """Return the duration that ``5 minutes`` means.
+
+    >>> _guess_duration("1 hour and 30 min"), _guess_duration("5 months")
+    ('1h30m', '5 months')
+    """
+    if text.isdecimal():
+        return f"{text}s"
+    unit = r"(d)(?:ays?)?|(h)(?:ours?|rs?)?|(m)(?:in(?:ute)?s?)?|(s)(?:ec(?:ond)?s?)?"
+    return re.sub(rf"([0-9])\s*(?:{unit})\b[\s,]*(?:and )?", r"\1\2\3\4\5", text.lower())
+
+
+def _guess_name(text: str) -> str:
+    if "." in text:
+        return text  # a path
+    letters = unicodedata.normalize("NFKD", text.casefold()).encode("ascii", "ignore").decode()
+    return re.sub("[^a-z0-9]+", "_", letters).strip("_")[:63]
+
+
+def _guess_handler(text: str) -> str:
+    path = re.sub(r"\(.*\)$|\.py(?=[:.])", "", text.strip())
+    return re.sub(r"\.py$", ".run", path).replace("::", ":").replace("/", ".").lstrip(".")
+
+
+PATTERNS = {
+    durations.PATTERN: Pattern(
+        "YS107",
+        "is not a duration with a unit",
+        "Write for example 90s, 5m, 1h30m or 2d.",
+        _guess_duration,
+    ),
+    NAME: Pattern(
+        "YS106",
+        "is not a valid name: a-z, then a-z, 0-9 and _, at most 63 characters",
+        "Write for example cleanup_nightly.",
+        _guess_name,
+    ),
+    HANDLER: Pattern(
+        "YS301",
+        "is not the path of a function",
+        "Write package.module.function.",
+        _guess_handler,
+    ),
+    TAG: Pattern(
+        "YS106", "is not a valid tag", "Use at most 63 letters, digits and . _ : / - only."
+    ),
+    PATH: Pattern(
+        "YS118",
+        "is not a relative path",
+        "Write a path relative to this file, such as src or ../lib.",
+    ),
+    INCLUDE: Pattern(
+        "YS144",
+        "is not a pattern of files below the directory of this file",
+        "Write for example jobs/*.yaml, without .., ** and names that start with a dot.",
+        lambda text: text.removeprefix("./"),
+    ),
+    VARIABLE: Pattern(
+        "YS106",
+        "is not the name of an environment variable, or one that the worker sets",
+        "Write the name of a variable that is set where workers run: letters, digits and _ only.",
+    ),
+    EXIT_CODE: Pattern("YS105", "is not an exit code", "Write a number from 0 to 255."),
+    DATE: Pattern("YS106", "is not a date", "Write year, month and day: 2026-12-24."),
+    DATES: Pattern("YS106", "is not a date", "Write year, month and day: 2026-12-24."),
+    WEEKS: Pattern(
+        "YS141",
+        "is not a number of weeks from 2w to 52w",
+        "Write whole weeks, 2w to 52w. Without every, each week counts.",
+    ),
+}
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Return whether a string matches a pattern as JSON Schema specifies it: Python's ``$`` also
+    matches before a final line break.
+    """
+    return re.search(pattern.replace("$", r"\Z"), text) is not None
+
+
+def wrong_pattern(place: Spot, spot: Spot, pattern: str, findings: Findings) -> None:
+    """Report a string at ``spot``, which is a value, or a key of the mapping ``place``."""
+    text = str(spot.value if place is spot else spot.path[-1])
+    code, message, remedy, guess = PATTERNS[pattern]
+    meant = guess(text) if len(text) <= MAX_GUESS_CHARS else text
+    if meant != text and matches(meant, pattern):
+        remedy = f'Did you mean "{meant}"?'
+    shown = quoted(text) if isinstance(spot.value, str) else text
+    if "://" in text and pattern == VARIABLE:
+        shown = "a URL"  # an address of notifications, which is a secret
+    findings.error(spot, code, f"{place}: {shown} {message}", remedy)
+
+
+def check_length(spot: Spot, findings: Findings) -> None:
+    """Report a duration that is out of range, which no schema can express."""
+    name = next((step for step in reversed(spot.path) if step in LIMITS), "")
+    low, high = LIMITS.get(str(name), (timedelta(0), MAX_DURATION))
+    if not low <= durations.parse(spot.value) <= high:
+        remedy = f"Write a duration from {durations.show(low)} to {durations.show(high)}."
+        findings.error(spot, "YS111", f"{spot}: {spot.value} is out of range", remedy)
 
 
 def unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
@@ -190,134 +242,80 @@ def unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
         key = str(child.path[-1])
         if key in properties or key.startswith(ignored):
             continue
-        if findings.is_full:
-            findings.mark_invalid(child.path)
-        elif is_defaults(spot.path[-1:]) and key in JOB_KEYS:
-            findings.error(
-                child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job."
-            )
-        elif "version" not in properties and spot.node.key is None and key in SCHEMA["properties"]:
-            remedy = IN_MAIN_FILE.get(key, f"Set {key} in the main file, which includes this one.")
-            findings.error(child.key, "YS102", f"{key} cannot be set in an included file", remedy)
-        else:
-            meant = _closest_key(key, spot, properties, findings)
-            if meant is not None:
-                findings.intended.add((*spot.path, meant))
-            message = (
-                f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
-            )
-            remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
-            findings.error(
-                child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}."
-            )
+        where = f"in {spot}" if spot.path else "at the top level"
+        places = [place for place, keys in PLACES.items() if key in keys]
+        remedy = f"Known keys: {', '.join(properties)}."
+        if meant := _closest_key(key, spot, properties, findings):
+            findings.intended.add((*spot.path, meant))
+            remedy = f'Did you mean "{meant}"?'
+        elif places:
+            remedy = f"It belongs {join_words(places)}."
+        elif not spot.path:
+            remedy = "Indent a job below jobs. For anchors and notes, start the key with x-"
+        findings.error(child.key, "YS102", f"unknown key {quoted(key)} {where}", remedy)
 
 
 def _closest_key(
     key: str, spot: Spot, properties: dict[str, Schema], findings: Findings
 ) -> str | None:
-    """Return the key that an unknown one was probably meant to be, preferably one that
-    is absent.
-    """
+    """Return the absent key that an unknown one was probably meant to be."""
     absent = [name for name in properties if name not in spot.value]
-    meant = findings.source.closest_match(key, absent, 0.7) or findings.source.closest_match(
-        key, properties, 0.75
-    )
     synonym = SYNONYMS.get(key.lower().replace("-", "_"))
-    return meant or (synonym if synonym in properties else None)
+    return synonym if synonym in absent else findings.source.closest_match(key, absent, 0.7)
 
 
-def _place_of(spot: Spot) -> str:
-    """Return where a key belongs that is unknown here."""
-    *parent, key = spot.path
-    if (
-        not parent
-        and isinstance(spot.value, dict)
-        and not spot.value.keys().isdisjoint(("handler", "cron", "crons"))
-    ):
-        return "If it is a job, indent it below jobs."
-    if not parent and key in JOB_KEYS:
-        return "It belongs in a job, or in defaults for all jobs."
-    if parent[:1] == ["jobs"] and key == "user":
-        return "A command runs as the user of the worker."
-    if parent[:1] == ["environments"] and len(parent) == 2 and key in JOB_KEYS:
-        return "It belongs in defaults or in a job of the environment."
-    if parent and key in JOB_KEYS["backoff"]["properties"]:
-        return "It belongs in backoff."
-    if parent and key in SCHEMA["properties"]:
-        return "It belongs at the top level."
-    return "" if parent else "For anchors and notes, start the key with x-"
+def _lacks(spot: Spot, key: str, findings: Findings) -> bool:
+    return key not in spot.value and (*spot.path, key) not in findings.intended
 
 
 def missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
-    keys = [
-        key
-        for key in schema["required"]
-        if key not in spot.value and (*spot.path, key) not in findings.intended
-    ]
+    keys = [key for key in schema["required"] if _lacks(spot, key, findings)]
     if not keys or spot.node.has_errors:
         return
     message = f"{spot} has " + " and ".join(f'no key "{key}"' for key in keys)
+    remedy = _example(keys[0], schema["properties"][keys[0]])
+    if keys[0] == "version":
+        remedy = "Write version: 1 as the first line, or include the file in another one."
     if spot.node.key is not None:
-        findings.error(spot.key, "YS103", message, MISSING[keys[0]])
+        findings.error(spot.key, "YS103", message, remedy)
     else:
         # only the key is invalid, not the jobs: a forgotten version must not stop them
-        start = spot.node.start
-        findings.error(
-            Spot(spot.node, (*spot.path, keys[0])),
-            "YS103",
-            message,
-            MISSING[keys[0]],
-            (start, start),
-        )
+        at, start = Spot(spot.node, (*spot.path, keys[0])), spot.node.start
+        findings.error(at, "YS103", message, remedy, (start, start))
 
 
 def without_effect(spot: Spot, schema: Schema, findings: Findings) -> None:
-    for key, dependency in schema["dependencies"].items():
-        child, needed = spot.get(key), needed_keys(dependency)
-        is_needed = not any(
-            name in spot.value or (*spot.path, name) in findings.intended for name in needed
-        )
-        if child and is_needed and child.path not in findings.invalid:
+    for key, needed in NEEDED_KEYS.items():
+        child = spot.get(key)
+        if (
+            child
+            and findings.is_valid(child)
+            and all(_lacks(spot, name, findings) for name in needed)
+        ):
             message = f"{key} of {spot} has no effect without {join_words(needed)}"
-            what = {"cron": "a cron expression", "command": "a command"}.get(needed[0], needed[0])
-            if key == "timezone" and "after" in spot.value:
-                what += " of its own: it has the slots of the jobs in after"
-            findings.error(child.key, "YS114", message, f"Remove it, or give the job {what}.")
+            findings.error(child.key, "YS114", message, f"Remove it, or add {join_words(needed)}.")
 
 
 def handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report a job that has neither, or both."""
-    if "handler" in spot.value and "command" in spot.value:
-        message = f"{spot} has a handler and a command"
-        _report_second(
-            spot, ("handler", "command"), "YS119", message, "Remove one of the two.", findings
-        )
-    elif not (
-        "handler" in spot.value
-        or "command" in spot.value
-        or any((*spot.path, key) in findings.intended for key in ("handler", "command"))
-        or spot.node.has_errors
-    ):
+    _report_second(spot, "handler", "command", "YS119", findings)
+    if spot.node.has_errors:
+        return
+    if _lacks(spot, "handler", findings) and _lacks(spot, "command", findings):
         message = f'{spot} has no key "handler" or "command"'
-        findings.error(spot.key, "YS103", message, MISSING["handler"])
+        remedy = "Add handler: handlers.cleanup.run, a Python function, or command: [program]."
+        findings.error(spot.key, "YS103", message, remedy)
 
 
 def cron_and_crons(spot: Spot, schema: Schema, findings: Findings) -> None:
-    if "cron" in spot.value and "crons" in spot.value:
-        remedy = (
-            "Write all expressions in crons. Keys then have the minute in UTC, also those of a"
-            " daily job."
-        )
-        message = f"{spot} has cron and crons"
-        _report_second(spot, ("cron", "crons"), "YS124", message, remedy, findings)
+    _report_second(spot, "cron", "crons", "YS124", findings)
 
 
-def _report_second(
-    spot: Spot, keys: tuple[str, str], code: str, message: str, remedy: str, findings: Findings
-) -> None:
+def _report_second(spot: Spot, one: str, other: str, code: str, findings: Findings) -> None:
     """Report two keys of which only one is allowed, at the second one."""
-    first, second = sorted(
-        (spot.child(key).key for key in keys), key=lambda child: child.node.start
-    )
-    notes = [(first.node.start, "the first one is here")]
-    findings.error(second, code, message, remedy, notes=notes)
+    keys = [child.key for child in (spot.get(one), spot.get(other)) if child]
+    if len(keys) == 2:
+        first, second = sorted(keys, key=lambda key: key.node.start)
+        notes = [(first.node.start, "the first one is here")]
+        message = f"{spot} has {one} and {other}"
+        findings.error(second, code, message, "Remove one of the two.", notes=notes)
