@@ -10,6 +10,7 @@ import pytest
 from support.command_line import yamlsched
 from yamlsched.extras.doctor import doctor
 from yamlsched.schedule import handlers, paths
+from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import load
 from yamlsched.schedule.lookup import Sources
 
@@ -114,5 +115,7 @@ def test_valid_items_of_paths_are_used_if_another_is_invalid(project: Path) -> N
 
     assert [one.code for one in loaded.diagnostics] == ["YS118", "YS101", "YS014"]
     assert loaded.paths == ("src",)
-    assert paths.check(loaded, file) == []
-    assert handlers.check(loaded, Sources(paths.search_path(file, loaded.paths))) == []
+    findings = Findings(loaded.source)
+    paths.check(loaded, file, findings)
+    handlers.check(loaded, Sources(paths.search_path(file, loaded.paths)), findings)
+    assert findings.diagnostics() == []

@@ -18,7 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from yamlsched.schedule import checks, handlers, lookup
-from yamlsched.schedule.load import load
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.source import Diagnostic
 
@@ -48,17 +49,24 @@ def job(handler: str, **payload: Any) -> str:
     return f'version: 1\njobs: {{x: {{cron: "0 5 * * *", handler: "{handler}", payload: {json.dumps(payload)}}}}}\n'
 
 
+def found(loaded: Loaded, *folders: Path, imports: bool = False) -> list[Diagnostic]:
+    findings = Findings(loaded.source)
+    handlers.check(loaded, Sources(folders), findings, imports)
+    return findings.diagnostics()
+
+
 def by_reading(folder: Path, text: str) -> list[Diagnostic]:
     loaded = load(text.encode(), "schedules.yaml", None)
     assert not loaded.has_errors, loaded.diagnostics
-    return handlers.check(loaded, Sources([folder, *(Path(entry) for entry in sys.path if entry)]))
+    return found(loaded, folder, *(Path(entry) for entry in sys.path if entry))
 
 
 def by_import(folder: Path, text: str) -> list[Diagnostic]:
     import importlib
 
     importlib.invalidate_caches()
-    return handlers.check_by_import(load(text.encode(), "schedules.yaml", None), [folder])
+    path = (Path(entry) for entry in sys.path if entry)
+    return found(load(text.encode(), "schedules.yaml", None), folder, *path, imports=True)
 
 
 RIGHT = {
@@ -360,7 +368,7 @@ def test_a_file_with_many_handlers_is_read_and_parsed_once(
 
     monkeypatch.setattr(lookup, "open", counting_open, raising=False)
 
-    assert handlers.check(loaded, Sources([folder])) == []
+    assert found(loaded, folder) == []
 
     assert len(opened) == len(set(opened)) == 101
 

@@ -311,13 +311,6 @@ def test_editors_complete_included_files_by_a_schema_of_their_own(folder: Path) 
     for wrong in ({}, {"version": 1, "jobs": {}}, {"jobs": {"a": {}}}, {"jobs": {}, "defaults": 1}):
         assert not validator.is_valid(wrong)
 
-    head = "# yaml-language-server: $schema=../included.schema.json\n"
-    write(folder, {"included.schema.json": schema, "jobs/a.yaml": head + ONE.format("a")})
-    assert run("validate").output == "schedules.yaml and 2 included files: 2 jobs, no errors\n"
-    write(folder, {"included.schema.json": "{}"})
-    assert "jobs/a.yaml:1:33: warning[YS416]" in (output := run("validate").output)
-    assert "yamlsched schema --included > ../included.schema.json" in output
-
 
 def test_the_example_has_one_owner_for_each_file() -> None:
     page = (ROOT / "docs/several-files.md").read_text()

@@ -4,27 +4,20 @@ validate's warnings.
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from yamlsched import __version__, plugin_manager
-from yamlsched.errors import EnvironmentFailed
+from yamlsched import plugin_manager
 from yamlsched.plugins import FileFinding
 from yamlsched.schedule import commands, handlers, paths
-from yamlsched.schedule import file as schedule_file
-from yamlsched.schedule.findings import apply_suppressions, is_suppressed
+from yamlsched.schedule.findings import Findings, apply_suppressions, is_suppressed
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint.check import check as lint
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.lookup import Sources
-from yamlsched.schedule.schema import FILE, INCLUDED, SCHEMA
-from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Part, Source
+from yamlsched.schedule.source import ERROR, Diagnostic
 from yamlsched.text import quoted
 
 MAX_FINDING_CHARS = 1_000
@@ -43,29 +36,31 @@ def check(loaded: Loaded, file: Path, folders: Sequence[str | Path] | None) -> C
     """Return the errors of a file. Handlers are looked up in ``folders`` (--path) first; None skips
     their checks.
     """
-    sources = Sources(paths.import_path(file, loaded.paths, folders or ()))
-    of_handlers = [] if folders is None else check_handlers(loaded, file, sources)
-    diagnostics = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
-    wrong = (
-        {job.name for job in loaded.served_jobs if _is_wrong(loaded, job, file, sources)}
-        if of_handlers
-        else set()
-    )
+    findings = Findings(loaded.source)
+    if folders is not None:
+        check_handlers(loaded, file, _sources(loaded, file, folders), findings)
+    diagnostics = [*loaded.diagnostics, *findings.diagnostics()]
+    suppressed = apply_suppressions(diagnostics, loaded.source)
     return Checked(
-        [diagnostic for diagnostic in diagnostics if diagnostic.severity == ERROR],
-        {name: job for name, job in loaded.jobs.items() if name not in wrong},
+        [diagnostic for diagnostic in suppressed if diagnostic.severity == ERROR],
+        {name: job for name, job in loaded.jobs.items() if ("jobs", name) not in findings.invalid},
     )
 
 
-def check_handlers(loaded: Loaded, file: Path, sources: Sources) -> list[Diagnostic]:
-    """Return what is wrong with ``paths``, with the handlers, without importing them, and with the
-    commands.
+def _sources(loaded: Loaded, file: Path, folders: Sequence[str | Path]) -> Sources:
+    return Sources(paths.import_path(file, loaded.paths, folders))
+
+
+def check_handlers(
+    loaded: Loaded, file: Path, sources: Sources, findings: Findings, imports: bool = False
+) -> None:
+    """Report what is wrong with ``paths``, with the handlers and with the commands.
+
+    ``imports``: import the handlers too, which runs the project's code.
     """
-    return [
-        *paths.check(loaded, file),
-        *handlers.check(loaded, sources),
-        *commands.check(loaded, file),
-    ]
+    paths.check(loaded, file, findings)
+    handlers.check(loaded, sources, findings, imports)
+    commands.check(loaded, file, findings)
 
 
 def check_all(
@@ -76,24 +71,17 @@ def check_all(
     imports: bool = False,
     require_owner: bool = False,
 ) -> list[Diagnostic]:
-    """Return the errors and the warnings of a file, for ``validate``.
-
-    ``imports``: import the handlers too, which runs the project's code.
-    """
-    path = paths.search_path(file, loaded.paths, folders or ())
-    sources = Sources(paths.import_path(file, loaded.paths, folders or ()))
+    """Return the errors and the warnings of a file, for ``validate``."""
+    sources = _sources(loaded, file, folders or ())
 
     def of_jobs(loaded: Loaded) -> list[Diagnostic]:
-        diagnostics = [*loaded.diagnostics, *lint(loaded, now, require_owner)]
-        if folders is not None and imports:
-            diagnostics += handlers.check_by_import(loaded, path)
-            diagnostics += commands.check(loaded, file)
-        elif folders is not None:
-            diagnostics += check_handlers(loaded, file, sources)
-        return diagnostics
+        findings = Findings(loaded.source)
+        if folders is not None:
+            check_handlers(loaded, file, sources, findings, imports)
+        found = [*loaded.diagnostics, *lint(loaded, now, require_owner)]
+        return [*found, *findings.diagnostics()]
 
-    diagnostics = [*_in_environments(loaded, of_jobs), *check_editor_copy(loaded, file)]
-    diagnostics += find_by_plugins(loaded)
+    diagnostics = [*_in_environments(loaded, of_jobs), *find_by_plugins(loaded)]
     return apply_suppressions(diagnostics, loaded.source)
 
 
@@ -139,54 +127,3 @@ def _diagnostic(loaded: Loaded, finding: FileFinding) -> Diagnostic:
         span = (written or loaded.spot(finding.job).key).node.span
     message, remedy = message[:MAX_FINDING_CHARS], finding.remedy[:MAX_FINDING_CHARS]
     return loaded.source.diagnostic(span, finding.code, message, remedy, (), ERROR)
-
-
-def _is_wrong(loaded: Loaded, job: Job, file: Path, sources: Sources) -> bool:
-    diagnostics = [
-        *handlers.check(loaded, sources, job),
-        *commands.check(loaded, file, job),
-    ]
-    return any(
-        diagnostic.severity == ERROR and not is_suppressed(diagnostic) for diagnostic in diagnostics
-    )
-
-
-MODELINE = re.compile(r"^#[ \t]*yaml-language-server:[ \t]*\$schema=(\S+)", re.M)
-MAX_HEAD_CHARS = 10_000
-"""Editors search this part of the file for the line."""
-
-
-def check_editor_copy(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return a warning for each file if the schema that it names, or that is next to the main one,
-    differs from the installed one.
-    """
-    warnings = []
-    folder = file.resolve().parent
-    for part in loaded.source.parts:
-        here, main = (os.path.dirname(name) or "." for name in (part.file, loaded.source.file))
-        warnings += _check_schema(loaded.source, part, folder / os.path.relpath(here, main))
-    return warnings
-
-
-def _check_schema(source: Source, part: Part, folder: Path) -> list[Diagnostic]:
-    is_included = part.start > 0
-    named = MODELINE.search(source.text, part.start, min(part.end, part.start + MAX_HEAD_CHARS))
-    name = named[1] if named else FILE.name
-    if "://" in name or (is_included and not named):
-        return []
-    try:
-        if json.loads(schedule_file.read(folder / name)) == (INCLUDED if is_included else SCHEMA):
-            return []
-    except EnvironmentFailed:
-        if not named:
-            return []  # a copy is optional
-    except (ValueError, RecursionError):
-        pass
-    message = (
-        f"the schema {quoted(name)} is not that of yamlsched {__version__}: editors may show wrong"
-        " help"
-    )
-    option = " --included" if is_included else ""
-    remedy = f"Update it: yamlsched schema{option} > {shlex.quote(name)}"
-    span = named.span(1) if named else (0, 0)
-    return [source.diagnostic(span, "YS416", message, remedy, (), WARNING)]

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yamlsched.schedule.findings import Findings
-from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
-from yamlsched.schedule.source import Diagnostic
 from yamlsched.text import quoted, truncate
 
 MAX_FIRST_LINE_BYTES = 256
@@ -92,29 +90,21 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     return Obstacle(message, "Correct that line and its line ending, or install the interpreter.")
 
 
-def check(loaded: Loaded, file: Path, only: Job | None = None) -> list[Diagnostic]:
-    """Return what keeps the commands of enabled jobs, or of one, from being started on this host.
+def check(loaded: Loaded, file: Path, findings: Findings) -> None:
+    """Report what keeps the commands of enabled jobs from being started on this host.
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
-    findings, folder = Findings(loaded.source), str(file.resolve().parent)
-    for job in loaded.served_jobs if only is None else (only,):
-        if job.command and job.enabled and not findings.is_full:
-            _check_command(loaded, job, folder, findings)
-    return findings.diagnostics()
-
-
-def _check_command(loaded: Loaded, job: Job, home: str, findings: Findings) -> None:
-    """Report what is wrong with one job's command, in a file in the folder ``home``."""
-    program = job.command[0]
-    folder = os.path.join(home, job.cwd or "")
-    spot = loaded.spot(job.name, "command").child(0)
-    if obstacle := directory_obstacle(folder, job.cwd or folder):
-        at = loaded.spot(job.name, "cwd") if job.cwd else spot
-        findings.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
-    elif obstacle := program_obstacle(
-        program, folder, job.env.get("PATH") or os.environ.get("PATH") or os.defpath
-    ):
-        is_name = bool(program) and "/" not in program
-        report, code = (findings.warning, "YS422") if is_name else (findings.error, "YS310")
-        report(spot, code, f"{spot}: {obstacle.message}", obstacle.remedy)
+    home = str(file.resolve().parent)
+    for job in loaded.served_jobs:
+        if not job.command or not job.enabled:
+            continue
+        program, folder = job.command[0], os.path.join(home, job.cwd or "")
+        path = job.env.get("PATH") or os.environ.get("PATH") or os.defpath
+        spot = loaded.spot(job.name, "command").child(0)
+        if obstacle := directory_obstacle(folder, job.cwd or folder):
+            findings.error(spot, "YS311", f"{spot}: {obstacle.message}", obstacle.remedy)
+        elif obstacle := program_obstacle(program, folder, path):
+            is_name = bool(program) and "/" not in program
+            report, code = (findings.warning, "YS422") if is_name else (findings.error, "YS310")
+            report(spot, code, f"{spot}: {obstacle.message}", obstacle.remedy)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from functools import partialmethod
 from itertools import islice
 
 from yamlsched.schedule import catalog
 from yamlsched.schedule.file import MAX_FILE_BYTES
 from yamlsched.schedule.node import Notes, Path, Span, Spot
-from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Finding, Note, Part, Source
+from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Finding, Part, Source
 from yamlsched.text import PLUGIN_CODE, quoted
 
 MAX_USELESS_COMMENTS = 1_000
@@ -80,17 +78,13 @@ MAX_DIAGNOSTICS = 1_000
 """At most this many diagnostics of a file are collected by one check, and besides those that
 comments suppress.
 """
-MAX_ALIAS_NOTES = 3
-"""At most this many aliases that lead to an error are listed."""
 
 Key = tuple[int, str]
 """Offset and code: at most one diagnostic has both."""
 
 
 class Findings:
-    """Collects diagnostics. An error that several aliases lead to is one diagnostic, with a note
-    for each alias.
-    """
+    """Collects diagnostics. An error that several aliases lead to is one diagnostic."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -102,7 +96,7 @@ class Findings:
         """
         self.unreadable: set[str] = set()
         """The names of files that cannot be parsed."""
-        self._added: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
+        self._added: dict[Key, Diagnostic] = {}
         self._suppresses = COMMENT.search(source.text) is not None
         self._suppressed = 0
 
@@ -124,58 +118,43 @@ class Findings:
         remedy: str = "",
         span: Span | None = None,
         notes: Notes = (),
-        severity: str = ERROR,
     ) -> None:
         """Report an error at ``spot``, or at the offsets ``span`` inside it, and mark the value as
-        invalid.
+        invalid unless a comment suppresses the error.
         """
-        self.mark_invalid(spot.path)
-        self._add(span or spot.node.span, code, message, remedy, notes, severity, spot)
+        diagnostic = self.error_at(span or spot.node.span, code, message, remedy, notes)
+        if diagnostic is None or not is_suppressed(diagnostic):
+            self.mark_invalid(spot.path)
 
-    warning = partialmethod(error, severity=WARNING)
+    def warning(
+        self, spot: Spot, code: str, message: str, remedy: str, span: Span | None = None
+    ) -> None:
+        """Report a warning at ``spot``, or at the offsets ``span`` inside it."""
+        self.error_at(span or spot.node.span, code, message, remedy, (), WARNING)
 
     def report(self, spot: Spot, problem: Finding) -> None:
         """Report an error at ``spot``, which the message names."""
         self.error(spot, problem.code, f"{spot}: {problem.message}", problem.remedy)
 
     def error_at(
-        self, span: Span, code: str, message: str, remedy: str = "", notes: Notes = ()
-    ) -> None:
-        """Report an error in the text that makes no value invalid, or whose value is marked
-        already.
-        """
-        self._add(span, code, message, remedy, notes)
-
-    def _add(
         self,
         span: Span,
         code: str,
         message: str,
-        remedy: str,
-        notes: Notes,
+        remedy: str = "",
+        notes: Notes = (),
         severity: str = ERROR,
-        spot: Spot | None = None,
-    ) -> None:
+    ) -> Diagnostic | None:
+        """Report an error in the text that makes no value invalid, or whose value is marked
+        already. Return the diagnostic; None if there are too many.
+        """
         key = span[0], code
-        if key not in self._added:
-            if self.is_full and not self._suppresses:
-                return
+        if key not in self._added and (self._suppresses or not self.is_full):
             diagnostic = self.source.diagnostic(span, code, message, remedy, notes, severity)
-            if is_suppressed(diagnostic):
-                self._suppressed += 1
-            elif self.is_full:
-                return
-            self._added[key] = diagnostic, {}
-        if spot is not None and spot.alias_at is not None:
-            self._added[key][1][spot.alias_at] = None
-
-    def is_reported(self, code: str, at: int) -> bool:
-        """Return whether the line that has an offset has a diagnostic of this code."""
-        file, line, _ = self.source.position(at)
-        return any(
-            (diagnostic.code, diagnostic.file, diagnostic.line) == (code, file, line)
-            for diagnostic, _ in self._added.values()
-        )
+            self._suppressed += is_suppressed(diagnostic)
+            if is_suppressed(diagnostic) or not self.is_full:
+                self._added[key] = diagnostic
+        return self._added.get(key)
 
     def mark_invalid(self, path: Path) -> None:
         """Mark the value at ``path``, and everything that contains it, as invalid."""
@@ -194,17 +173,7 @@ class Findings:
 
     def diagnostics(self) -> list[Diagnostic]:
         """Return the diagnostics in the order of the file."""
-        diagnostics = [
-            self._with_aliases(diagnostic, sorted(aliases))
-            for diagnostic, aliases in self._added.values()
-        ]
-        return sorted(diagnostics, key=lambda diagnostic: diagnostic.order)
-
-    def _with_aliases(self, diagnostic: Diagnostic, aliases: list[int]) -> Diagnostic:
-        notes = [Note(*self.source.position(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
-        if more := len(aliases) - len(notes):
-            notes[-1] = replace(notes[-1], message=f"used here and in {more} more places")
-        return replace(diagnostic, notes=(*diagnostic.notes, *notes)) if notes else diagnostic
+        return sorted(self._added.values(), key=lambda diagnostic: diagnostic.order)
 
 
 FORBIDDEN = re.compile(

@@ -19,23 +19,21 @@ from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.lookup import Handler, Sources, split_path
 from yamlsched.schedule.node import Spot
-from yamlsched.schedule.source import Diagnostic, Finding
+from yamlsched.schedule.source import Finding
 from yamlsched.text import did_you_mean, join_words, quoted
 
 MAX_ERROR_CHARS = 200
 
 
-def check(
-    loaded: Loaded, sources: Sources, only: Job | None = None, imports: bool = False
-) -> list[Diagnostic]:
-    """Return what is wrong with the handlers of all jobs, or of one.
+def check(loaded: Loaded, sources: Sources, findings: Findings, imports: bool = False) -> None:
+    """Report what is wrong with the handlers of all jobs.
 
     ``imports``: import what can be found, which runs the project's code.
     """
-    findings = Findings(loaded.source)
-    for job in loaded.served_jobs if only is None else (only,):
-        if findings.is_full:
-            break
+    before = sys.path.copy()
+    if imports:
+        sys.path[:] = sources.path
+    for job in loaded.served_jobs:
         if (dotted := job.handler) is None:
             continue
         spot, function = loaded.spot(job.name, "handler"), sources.find(dotted)
@@ -45,17 +43,7 @@ def check(
             findings.report(spot, function)
         elif function is not None:
             _check_function(loaded, job, dotted, spot, function, findings)
-    return findings.diagnostics()
-
-
-def check_by_import(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
-    """Return what is wrong with the handlers, and with their modules. Runs the project's code."""
-    before = list(sys.path)
-    sys.path[:0] = map(str, path)
-    try:
-        return check(loaded, Sources(map(Path, filter(None, sys.path))), imports=True)
-    finally:
-        sys.path[:] = before
+    sys.path[:] = before
 
 
 def _import(dotted: str, job: str) -> Handler | Finding:

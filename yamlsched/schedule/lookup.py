@@ -81,7 +81,7 @@ class Sources:
 
     def __init__(self, path: Iterable[Path]) -> None:
         PathFinder.invalidate_caches()  # files may have changed
-        self._path = list(map(str, path))
+        self.path = list(map(str, path))
         self._read: dict[Path, Module | Finding | None] = {}
 
     def find(self, dotted: str) -> Handler | Finding | None:
@@ -112,7 +112,7 @@ class Sources:
         none. None if its place is unknown.
         """
         parts = name.split(".")
-        folders: list[str] | None = self._path
+        folders: list[str] | None = self.path
         file, parents = None, list[Path | None]()
         for depth, part in enumerate(parts):
             if folders is None:

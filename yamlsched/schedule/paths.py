@@ -11,7 +11,6 @@ from pathlib import Path
 
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import Loaded
-from yamlsched.schedule.source import Diagnostic
 from yamlsched.text import quoted
 
 
@@ -39,12 +38,10 @@ def import_path(
     return (*search_path(file, paths, folders), *(Path(entry) for entry in sys.path if entry))
 
 
-def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return an error for each directory of ``paths`` that does not exist."""
-    findings = Findings(loaded.source)
+def check(loaded: Loaded, file: Path, findings: Findings) -> None:
+    """Report an error for each directory of ``paths`` that does not exist."""
     folder = file.resolve().parent
     for spot in loaded.path_spots:
         if not isdir(folder / spot.value):
             message = f"{spot}: the directory {quoted(spot.value)} does not exist"
             findings.error(spot, "YS118", message, "Create it, or correct the path.")
-    return findings.diagnostics()

@@ -20,7 +20,7 @@ from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.doctor import Check, fail, ok, server, warn
 from yamlsched.schedule import checks, include
 from yamlsched.schedule import file as schedule_file
-from yamlsched.schedule.findings import is_suppressed
+from yamlsched.schedule.findings import Findings, is_suppressed
 from yamlsched.schedule.load import Loaded, load_file
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.paths import import_path
@@ -63,13 +63,9 @@ def schedule(
         place = f" in environment {environment}" if environment else ""
         results = [ok("file", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
     results += commit(file)
-    results += [
-        warn("schema", note.message, note.remedy) for note in checks.check_editor_copy(loaded, file)
-    ]
-    diagnostics = checks.check_handlers(
-        loaded, file, Sources(import_path(file, loaded.paths, paths))
-    )
-    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+    findings = Findings(loaded.source)
+    checks.check_handlers(loaded, file, Sources(import_path(file, loaded.paths, paths)), findings)
+    errors = [one for one in findings.diagnostics() if one.severity == "error"]
     results.append(summary("handlers", "all are found", errors))
     return loaded, [*results, *starts(loaded, file)]
 

@@ -26,8 +26,10 @@ from yamlsched.extras.monitors.delivery import is_valid_url
 from yamlsched.plugin_manager import PluginVerb, installed
 from yamlsched.schedule import commands, handlers
 from yamlsched.schedule.checks import check_by_plugins
+from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import Loaded
-from yamlsched.schedule.paths import search_path
+from yamlsched.schedule.lookup import Sources
+from yamlsched.schedule.paths import import_path
 from yamlsched.worker.permits import permit_folder
 
 EXTRAS = {
@@ -91,11 +93,11 @@ def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check
     """
     # modules may print when they are imported, and stdout is for the result
     with contextlib.redirect_stdout(sys.stderr):
-        imported = handlers.check_by_import(loaded, search_path(file, loaded.paths, paths))
-    yield summary("imports", "every handler can be imported", imported)
-    missing = [
-        diagnostic for diagnostic in commands.check(loaded, file) if diagnostic.code == "YS422"
-    ]
+        sources = Sources(import_path(file, loaded.paths, paths))
+        handlers.check(loaded, sources, imported := Findings(loaded.source), imports=True)
+    yield summary("imports", "every handler can be imported", imported.diagnostics())
+    commands.check(loaded, file, programs := Findings(loaded.source))
+    missing = [diagnostic for diagnostic in programs.diagnostics() if diagnostic.code == "YS422"]
     yield summary("programs", "every command is found", missing)
     try:
         yield ok("lock files", f"{permit_folder(file)} can be written")
