@@ -74,24 +74,6 @@ from sorted s where s.state <> 'free';
 -- Move waiting runs to the queue that their job has now.
 select yamlsched.move_runs(%(ids)s::bigint[]);
 
--- name: has_claimable
--- Whether a claim of the queue would find a run: asked by an idle worker, before it opens the
--- sessions that it needs for one.
-select coalesce((
-    select true
-    from unnest(array[1, 2, 3]::smallint[]) p (level)
-    cross join lateral (
-        select r.id
-        from yamlsched.job_runs r
-        where r.namespace = %(namespace)s and r.queue = %(queue)s and r.priority = p.level
-          and r.blocked_on is null and r.finished_at is null
-          and r.run_at <= (select :now)
-          and r.locked_until is null
-          and r.definition_id <= %(newest)s::bigint
-          and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))
-        order by r.run_at, r.id limit 1) f
-    limit 1), false) as is_found;
-
 -- name: claim_gated
 -- Claim those of some runs that may execute; see the function in schema.sql. `state` is "blocked"
 -- for those that may not, and "busy" where another session has their gate, or their turn comes

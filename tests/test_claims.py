@@ -32,9 +32,7 @@ class Worker:
 
     def claim(self, limit: int = 10) -> list[int]:
         """Claim once; return the ids of the runs."""
-        answer = self.runner.run(self.claims.claim(limit, ClaimScope()))
-        assert answer is not None
-        return sorted(run.id for run in answer[0].runs)
+        return sorted(run.id for run in self.runner.run(self.claims.claim(limit, ClaimScope())))
 
 
 @pytest.fixture
@@ -152,22 +150,6 @@ def test_a_claim_whose_second_statement_is_not_answered_is_released(
         0,
     )
     assert worker.claim() == [gated]
-
-
-def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
-    db: psycopg.Connection[Any], dsn: str, runner: asyncio.Runner
-) -> None:
-    worker = Worker(runner, dsn)
-    job = a_job(db)
-    for _ in range(20):
-        a_run(db, job)
-    worker.claims._limit = 16
-    worker.session._settings = {**WORKER_SETTINGS, "statement_timeout": "1ms"}
-
-    assert runner.run(worker.claims.claim(20, ClaimScope())) is None
-
-    assert worker.claims._limit < 16
-    runner.run(worker.session.drop())
 
 
 def test_a_run_that_was_created_for_another_queue_is_moved_to_that_of_its_job(

@@ -1,4 +1,4 @@
-"""The executor protocol: a worker with an executor that is not the pool of processes."""
+"""A worker with pools that end attempts at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import Claims
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
+from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.queues import Queues
 from yamlsched.worker.worker import Worker
 
 RAISED = AttemptEnd(EndKind.RAISED, "no route to host", "OSError")
 
 
-class ScriptedExecutor:
+class ScriptedPool:
     """Ends attempts at once: the first is returned unstarted, the second has failed, all others have succeeded."""
 
     def __init__(self, events: EventQueue) -> None:
@@ -54,7 +55,11 @@ class ScriptedExecutor:
         self.is_closed = True
 
 
-def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any], dsn: str) -> None:
+def a_worker(workload: Workload, pool: Any, events: EventQueue) -> Worker:
+    return Worker(workload, pool, events, WorkerLimits(), lambda name, queue, workload: pool)
+
+
+def test_a_worker_records_what_its_pool_reports(db: psycopg.Connection[Any], dsn: str) -> None:
     # given four due runs
     db.execute(
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
@@ -63,15 +68,15 @@ def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any],
     )
     job = Job(name="purge", handler="h.f")
     events = EventQueue()
-    executor = ScriptedExecutor(events)
+    pool = ScriptedPool(events)
     workload = Workload(dsn, "default", {"purge": job}, ClaimScope(), Path("schedules.yaml"))
 
-    # when a worker drains them by another executor
-    report = asyncio.run(Worker(workload, executor, events, WorkerLimits()).run())
+    # when a worker drains them
+    report = asyncio.run(a_worker(workload, pool, events).run())
 
     # then each outcome is in the database: the run that was returned was claimed again, at no cost
-    assert executor.count == 5
-    assert executor.is_closed
+    assert pool.count == 5
+    assert pool.is_closed
     assert report.dead_count
     rows = db.execute(
         "select status, attempts, last_error from yamlsched.job_runs order by status"
@@ -82,7 +87,7 @@ def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any],
     ]
 
 
-class ReturningExecutor(ScriptedExecutor):
+class ReturningPool(ScriptedPool):
     """Executes two attempts at a time, but returns the first two unstarted, once it has got four others."""
 
     worker: Worker
@@ -118,7 +123,7 @@ def test_runs_that_were_released_are_claimed_before_later_ones(
     )
     ids = [row.id for row in db.execute("select id from yamlsched.job_runs order by run_at")]
     events = EventQueue()
-    executor = ReturningExecutor(events)
+    pool = ReturningPool(events)
     workload = Workload(
         dsn,
         "default",
@@ -126,19 +131,20 @@ def test_runs_that_were_released_are_claimed_before_later_ones(
         ClaimScope(),
         Path("schedules.yaml"),
     )
-    executor.worker = Worker(workload, executor, events, WorkerLimits())
+    pool.worker = a_worker(workload, pool, events)
 
-    asyncio.run(executor.worker.run())
+    asyncio.run(pool.worker.run())
 
-    assert executor.submitted == [*ids[:6], *ids[:2], *ids[6:]]
+    assert pool.submitted == [*ids[:6], *ids[:2], *ids[6:]]
 
 
 def test_a_reload_adds_and_removes_queues_while_the_worker_claims_from_the_others() -> None:
     events = EventQueue()
+    session: Any = None
     queues = Queues(
-        ScriptedExecutor(events),
-        lambda name: cast(Claims, None),
-        lambda name, queue: ScriptedExecutor(events),
+        cast(Pool, ScriptedPool(events)),
+        lambda name: Claims(session, "default", "web-1:1", name),
+        lambda name, queue, workload: cast(Pool, ScriptedPool(events)),
     )
 
     def serve(**named: Queue) -> None:
@@ -153,10 +159,10 @@ def test_a_reload_adds_and_removes_queues_while_the_worker_claims_from_the_other
     first = next(claiming)
     serve(default=Queue(), mail=Queue(Mode.ASYNC))
 
-    assert [first.name, *(queue.name for queue in claiming)] == ["default", "web"]
-    assert [queue.name for queue in queues] == ["default", "mail"]
-    assert [queue.executor is queues.processes for queue in queues] == [True, False]
-    assert [queue.name for queue in queues.in_turn()] == ["mail", "default"]
-    assert len(queues.executors) == 2
+    assert [first.queue, *(claims.queue for claims in claiming)] == ["default", "web"]
+    assert [claims.queue for claims in queues] == ["default", "mail"]
+    assert [queues.pool(claims) is queues.processes for claims in queues] == [True, False]
+    assert [claims.queue for claims in queues.in_turn()] == ["mail", "default"]
+    assert len(queues.pools) == 2
     serve(default=Queue())
-    assert len(queues.executors) == 2  # the other one may hold attempts
+    assert len(queues.pools) == 2  # the other one may hold attempts

@@ -42,9 +42,7 @@ def claimed(db: Db, dsn: str, *limits: int) -> list[Counter[Priority]]:
         claims = Claims(session, "default", "web-1:1", "default")
         taken = []
         for limit in limits:
-            answer = await claims.claim(limit, ClaimScope())
-            assert answer is not None
-            taken.append([run.id for run in answer[0].runs])
+            taken.append([run.id for run in await claims.claim(limit, ClaimScope())])
         await session.drop()
         return taken
 

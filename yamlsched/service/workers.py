@@ -23,15 +23,9 @@ from yamlsched.worker import claiming, forking, startable
 from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import Workload
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.executor import EventQueue, Executor
+from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.local.pool import Pool
-from yamlsched.worker.permits import (
-    ConcurrencyPermits,
-    OwnPermits,
-    Permits,
-    default_concurrency,
-    permit_folder,
-)
+from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
 from yamlsched.worker.registration import Registration, WorkerName, own_id
 from yamlsched.worker.worker import Worker
 
@@ -74,20 +68,17 @@ def create_worker(
     )
     folder = permit_folder(Path(schedule.path))
     concurrency = options.concurrency or _concurrency(claims.jobs)
-    permits: Permits = ConcurrencyPermits(folder / "processes", concurrency)
-    if options.worker:
-        permits = OwnPermits(concurrency)
     events = EventQueue()
-    executor = Pool(workload, permits, events)
 
-    def create_executor(name: str, queue: Queue, workload: Workload) -> Executor:
+    def permits(name: str, count: int) -> ConcurrencyPermits:
+        return ConcurrencyPermits(None if options.worker else folder / name, count)
+
+    def create_pool(name: str, queue: Queue, workload: Workload) -> Pool:
         limit = queue.concurrency or DEFAULT_ASYNC_CONCURRENCY
-        shared: Permits = ConcurrencyPermits(folder / f"queue-{name}", limit)
-        return Pool(
-            workload, OwnPermits(limit) if options.worker else shared, events, is_async=True
-        )
+        return Pool(workload, permits(f"queue-{name}", limit), events, is_async=True)
 
-    return Worker(workload, executor, events, options, is_continuous, create_executor, registration)
+    processes = Pool(workload, permits("processes", concurrency), events)
+    return Worker(workload, processes, events, options, create_pool, is_continuous, registration)
 
 
 def register(

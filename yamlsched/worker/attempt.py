@@ -15,6 +15,7 @@ from yamlsched.runs.lifecycle import (
     PROCESS_ENDED,
     AttemptEnd,
     ClaimedRun,
+    EndKind,
     Keep,
     Usage,
 )
@@ -24,6 +25,7 @@ from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.output import AttemptOutput
 
 ASYNC_CANCEL_GRACE_SECONDS = 3.0
+STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 
 
 class Kind(Enum):

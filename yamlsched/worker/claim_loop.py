@@ -3,23 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Collection, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from yamlsched import log
-from yamlsched.runs.lifecycle import ClaimedRun
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.admission import MOVED, STOPPED, no_process, refusal
-from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.attempt import STOPPED, Attempt, WorkerLimits
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.claims import POLL_INTERVAL_SECONDS
-from yamlsched.worker.executor import wait
-from yamlsched.worker.queues import ServedQueue
+from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
+from yamlsched.worker.executor import Capacity, wait
 
 if TYPE_CHECKING:
     from yamlsched.worker.worker import Worker
 
 ONE_SESSION_AFTER_SECONDS = 5.0  # without an attempt: it closes the others
+MAX_PAYLOAD_CHARS = 1 << 24
+"""Of runs that have not ended, estimated by the size of those claimed before."""
+NOT_HERE = AttemptEnd(
+    EndKind.RELEASED,
+    "its job is not in this queue of this host's file, or its entry there is not valid",
+    delay=timedelta(seconds=10),
+)
+"""The end of an attempt that is left to other hosts: the file in use is another one."""
+
+
+class ClaimBudget:
+    """What a worker has claimed, and what its limits leave. Time counts from when it is created."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits, self._started_at = limits, clock.now()
+        self._claimed_count = 0
+        self._typical_payload_chars = 0.0
+
+    @property
+    def is_left(self) -> bool:
+        """Whether neither the time nor the number of runs is used up."""
+        max_runs = self._limits.max_runs
+        return self._seconds_left() > 0 and (max_runs is None or self._claimed_count < max_runs)
+
+    def _seconds_left(self) -> float:
+        max_time = self._limits.max_time
+        if max_time is None:
+            return math.inf
+        return self._started_at + max_time.total_seconds() - clock.now()
+
+    def too_long(self, scope: ClaimScope) -> Collection[int]:
+        """Return the jobs whose ``timeout`` is longer than the time that is left."""
+        left = self._seconds_left()
+        return [job for job, timeout in scope.timeouts if timeout > left]
+
+    def note_claimed(self, runs: Sequence[ClaimedRun]) -> None:
+        """Count ``runs``, of which there is one at least."""
+        self._claimed_count += len(runs)
+        chars = sum([len(run.payload) for run in runs]) / len(runs)
+        self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
+
+    def room(self, capacity: Capacity) -> int:
+        """Return how many more runs to claim for an executor with this ``capacity``."""
+        payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
+        total = min(capacity.total, max(capacity.parallel, payloads))
+        room = total - capacity.held
+        if 2 * room < total - capacity.parallel:
+            return 0  # there is enough to do: a claim of a few runs costs more than it gains
+        max_runs = self._limits.max_runs
+        return room if max_runs is None else min(room, max_runs - self._claimed_count)
 
 
 async def claim_continually(worker: Worker) -> None:
@@ -32,31 +83,32 @@ async def claim_continually(worker: Worker) -> None:
         if not worker.must_not_claim() and await worker.upkeep.run_if_due():
             worker.queues.poll_now()
             worker.events.wake()
-        for queue in worker.queues.in_turn():
-            limit = _room(worker, queue)
-            if limit > 0 or queue.claims.has_lost_claims:
-                await queue.claims.release_lost_claims()
-                if limit > 0 and await _is_ready(worker, queue) and not worker.must_not_claim():
-                    await _claim(worker, queue, limit)
+        for claims in worker.queues.in_turn():
+            limit = _room(worker, claims)
+            if limit > 0 or claims.has_lost_claims:
+                await claims.release_lost_claims()
+                if limit > 0:
+                    await _claim(worker, claims, limit)
                 worker.events.wake()
-            may_wait = may_wait and (limit <= 0 or queue.claims.is_exhausted)
+            may_wait = may_wait and (limit <= 0 or claims.is_exhausted)
         worker.is_claiming = False
         if may_wait:
             if worker.is_continuous:
                 if worker.is_idle_for(ONE_SESSION_AFTER_SECONDS):
                     await worker.sessions.close_unneeded()
                 worker.sessions.claim.watch()
-            idle = (queue.claims.idle_seconds for queue in worker.queues)
+            idle = (claims.idle_seconds for claims in worker.queues)
             await wait(worker.may_claim, min(idle, default=POLL_INTERVAL_SECONDS))
             worker.sessions.claim.unwatch()
-            worker.queues.check_clock()
+            for claims in worker.queues:
+                claims.check_clock()
 
 
 async def _report(worker: Worker) -> None:
     """Report that this worker is there. It leaves if another process has its id now."""
     if worker.registration is None:
         return
-    queues = [queue.name for queue in worker.queues]
+    queues = [claims.queue for claims in worker.queues]
     is_leaving = not worker.is_within_limits()
     is_known = await worker.registration.report_if_due(worker.sessions.claim, queues, is_leaving)
     if not is_known and worker.stopped_at is None:
@@ -64,82 +116,54 @@ async def _report(worker: Worker) -> None:
         worker.stop()
 
 
-async def _is_ready(worker: Worker, queue: ServedQueue) -> bool:
-    """Open the sessions that a claim needs. An idle worker first looks for what is due, with
-    the one session that it has.
-    """
-    if (
-        worker.is_continuous
-        and not worker.sessions.is_open
-        and not await queue.claims.look(worker.workload.scope)
-    ):
-        return False
-    return await worker.sessions.open()
-
-
-def _room(worker: Worker, queue: ServedQueue) -> int:
+def _room(worker: Worker, claims: Claims) -> int:
     """Return how many more runs to claim; they can start soon."""
-    if queue.claims.is_exhausted or worker.must_not_claim() or not worker.outcomes.has_room():
+    if claims.is_exhausted or worker.must_not_claim() or not worker.outcomes.has_room():
         return 0
-    capacity = queue.executor.capacity()
+    capacity = worker.queues.pool(claims).capacity()
     if capacity.parallel == 0:
         # other ticks of this host have all permits, and do what is due
-        queue.claims.set_exhausted()
+        claims.set_exhausted()
         return 0
     room = worker.budget.room(capacity)
-    if (concurrency := queue.rules.concurrency) is None:
+    if (concurrency := claims.rules.concurrency) is None:
         return room
-    executing = [held for held in worker.attempts if held.queue == queue.name]
+    executing = [held for held in worker.attempts if held.queue == claims.queue]
     return min(room, concurrency - sum(held.took is None for held in executing))
 
 
-async def _claim(worker: Worker, queue: ServedQueue, limit: int) -> None:
-    scope = worker.workload.scope
+async def _claim(worker: Worker, claims: Claims, limit: int) -> None:
+    scope, sent_at = worker.workload.scope, clock.now()
     skipped = worker.budget.too_long(scope) if worker.is_continuous else ()
-    answer = await queue.claims.claim(limit, scope, skipped)
-    if answer is None:
-        return
-    claim, sent_at = answer
-    worker.report.note_claimed(claim.runs)
-    if claim.runs:
-        worker.budget.note_claimed(claim.runs)
-        _submit(worker, queue, claim.runs, sent_at, scope)
+    runs = await claims.claim(limit, scope, skipped)
+    if runs and not await worker.sessions.open():
+        claims.lose(runs)
+    elif runs:
+        worker.report.note_claimed(runs)
+        worker.budget.note_claimed(runs)
+        _submit(worker, claims.queue, runs, sent_at)
         worker.has_work.set()
     worker.release_idle_capacity()
-    worker.events.wake()
     await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
 
-def _submit(
-    worker: Worker, queue: ServedQueue, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope
-) -> None:
-    """Hand over ``runs``, which were claimed from ``queue`` in ``scope``: the file may have
-    been read again.
+def _submit(worker: Worker, queue: str, runs: list[ClaimedRun], sent_at: float) -> None:
+    """Hand over ``runs``, which were claimed from ``queue``. Those that this host's file does not
+    have there are released.
     """
-    jobs, is_outdated = worker.workload.jobs, scope is not worker.workload.scope
-    released = STOPPED if worker.stopped_at is not None else MOVED if worker.has_moved() else None
-    attempts = [
-        Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
-        for run in runs
-    ]
-    executable, room, parallel = [], 0, 0
-    is_of_coroutines = queue.executor is not worker.queues.processes
-    if is_of_coroutines and not all(attempt.is_coroutine for attempt in attempts):
-        # the claim counted the room for coroutines, and these need a process to themselves
-        parallel, total, held = worker.queues.processes.capacity()
-        room = total - held
-    worker.leases.add(attempts)
-    for attempt in attempts:
-        end = released or refusal(attempt, queue.name, jobs, is_outdated)
-        if end is None and is_of_coroutines and not attempt.is_coroutine:
-            room -= 1
-            end = no_process(-1 - room, parallel) if room < 0 else None
-        if end is None:
-            executable.append(attempt)
+    jobs, executable = worker.workload.jobs, []
+    for run in runs:
+        job = jobs.get(run.job_type)
+        attempt = Attempt(run, job or Job(run.job_type), sent_at + run.lease, sent_at)
+        worker.attempts.add(attempt)
+        if worker.stopped_at is not None:
+            worker.outcomes.add(attempt, STOPPED._replace(has_begun=False))
+        elif job is None or job.queue != queue:
+            worker.outcomes.add(attempt, NOT_HERE._replace(has_begun=False))
         else:
-            worker.outcomes.add(attempt, end._replace(has_begun=False))
+            executable.append(attempt)
     worker.busy_at = clock.now()
     if worker.registration is not None:
-        worker.registration.note_started(queue.name, len(executable))
+        worker.registration.note_started(queue, len(executable))
     worker.report.note_starts(executable)
     worker.queues.submit(executable)

@@ -121,24 +121,6 @@ async def claim(
     return claimed, [row.id for row in rows if row.state == "gated"]
 
 
-async def has_claimable(
-    connection: AsyncConnection,
-    namespace: str,
-    scope: ClaimScope,
-    queue: str = DEFAULT_QUEUE,
-) -> bool:
-    """Return whether a claim of ``queue`` would find a run."""
-    parameters = {
-        "namespace": namespace,
-        "queue": queue,
-        "newest": str(scope.newest),
-        "skipped": array(scope.others),
-        "now": None,
-    }
-    [row] = await rows_of(connection, "has_claimable", parameters)
-    return bool(row.is_found)
-
-
 async def claim_gated(
     connection: AsyncConnection,
     namespace: str,

@@ -8,17 +8,18 @@ import asyncio
 import heapq
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.db.query import AsyncConnection
-from yamlsched.runs.lifecycle import Outcome, Status
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.runs.release import release_followers
+from yamlsched.schedule.job import Queue
 from yamlsched.worker import claiming, clock, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
@@ -56,49 +57,37 @@ async def answer_of(
 
 
 class Claims:
-    """Claims the runs of one queue for one worker, whose tokens begin with ``name``.
+    """Claims the runs of one ``queue``, which has the ``rules`` of the file, for one worker, whose
+    tokens begin with ``name``.
 
     A worker that ``polls`` is notified of what is created, and looks for everything once in each
     interval.
     """
 
+    rules = Queue()
+
     def __init__(
         self, session: WorkerSession, namespace: str, name: str, queue: str, polls: bool = False
     ) -> None:
-        self._session, self._namespace, self._name, self._queue, self._polls = (
-            session,
-            namespace,
-            name,
-            queue,
-            polls,
-        )
-        self._is_exhausted = False  # the last claim found less than it asked for
-        # calls of `poll_now` and others: a change during a claim came too late for it
-        self._changes = 0
-        self._seen = -1  # changes before the last claim
+        self._session, self._namespace, self._name = session, namespace, name
+        self.queue, self._polls = queue, polls
+        # the last claim found less than it asked for, and nothing has changed since it was sent
+        self.is_exhausted = self._has_changed = False
         self._looked_at = 0.0  # when it claimed last
         self._look_at = 0.0  # when it claims again, whatever changes
         self._busy: set[int] = set()  # jobs that the next claim steps over: their gates were taken
         self._busy_claims = 0
-        self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
         self._retries: list[float] = []  # when attempts that failed here are due again
-        self._lost: dict[
-            str, float
-        ] = {}  # tokens of claims whose answer was lost; until when they are asked for
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the last claim found less than it asked for, and nothing has changed since."""
-        return self._is_exhausted and self._seen == self._changes
+        # tokens of claims whose answer was lost; until when they are asked for
+        self._lost: dict[str, float] = {}
 
     def set_exhausted(self) -> None:
         """Note that nothing can be claimed until the next poll."""
-        self._is_exhausted, self._seen = True, self._changes
-        self._look_at = clock.now() + POLL_INTERVAL_SECONDS
+        self.is_exhausted, self._look_at = True, clock.now() + POLL_INTERVAL_SECONDS
 
     def poll_now(self) -> None:
-        """Note that anything may be claimable."""
-        self._changes += 1
+        """Note that anything may be claimable: also for a claim that is on its way."""
+        self.is_exhausted, self._has_changed = False, True
 
     def poll_soon(self) -> None:
         """Note that something may have become due.
@@ -108,7 +97,7 @@ class Claims:
         if self._polls and clock.now() < self._looked_at + LOOK_INTERVAL_SECONDS:
             self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
         else:
-            self._changes += 1
+            self.poll_now()
 
     def retry_in(self, seconds: float) -> None:
         """Note that a run that failed here is due again in ``seconds``."""
@@ -139,15 +128,19 @@ class Claims:
         """Have due runs looked for if it is time to."""
         now = clock.now()
         if now >= self._look_at:
-            self._changes += 1
+            self.poll_now()
         while self._retries and self._retries[0] <= now:
             heapq.heappop(self._retries)
-            self._changes += 1
+            self.poll_now()
 
     @property
     def has_lost_claims(self) -> bool:
-        """Whether the answer to a claim is unknown."""
+        """Whether the answer to a claim is unknown, or nothing of it can be started."""
         return bool(self._lost)
+
+    def lose(self, runs: Iterable[ClaimedRun]) -> None:
+        """Have ``runs`` released, which were claimed and will not be started."""
+        self._lost.update((run.locked_by, 0.0) for run in runs)
 
     async def release_lost_claims(self) -> None:
         """Release, at no cost, what was claimed by claims whose answers were lost: nothing of it
@@ -167,66 +160,42 @@ class Claims:
             if released or clock.now() > until:
                 del self._lost[token]
 
-    async def look(self, scope: claiming.ClaimScope) -> bool:
-        """Return whether a claim could take anything. If not, ``is_exhausted`` is true."""
-        changes = self._changes
-        ask = partial(
-            claiming.has_claimable, namespace=self._namespace, scope=scope, queue=self._queue
-        )
-        try:
-            is_found = await answer_of(self._session, ask)
-        except Unanswered:
-            return False
-        if is_found is False:
-            self._seen, self._is_exhausted = changes, True
-            self._look_at = clock.now() + POLL_INTERVAL_SECONDS
-        return bool(is_found)
-
     async def claim(
         self, limit: int, scope: claiming.ClaimScope, skipped: Collection[int] = ()
-    ) -> tuple[claiming.ClaimResult, float] | None:
-        """Claim up to ``limit`` runs, but none of the jobs ``skipped``. Return them with the
-        instant before the claim was sent; None without an answer.
+    ) -> list[ClaimedRun]:
+        """Claim up to ``limit`` runs, but none of the jobs ``skipped``.
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
-        changes, sent_at, limit = self._changes, clock.now(), min(limit, self._limit)
-        busy, self._busy, chance = self._busy, set(), random.random()
-        token, gated_token = self._new_token(), self._new_token()
-
-        ask = partial(
+        busy, self._busy, self._has_changed, chance = self._busy, set(), False, random.random()
+        answer = await self._ask(
             claiming.claim,
-            namespace=self._namespace,
-            token=token,
-            limit=limit,
+            limit=min(limit, MAX_RUNS),
             scope=scope,
-            queue=self._queue,
+            queue=self.queue,
             busy={*busy, *skipped},
             chance=chance,
         )
-        answer = await self._answer(ask, token)
         if answer is None:
-            return None
+            return []
         claimed, gated = answer
         if claimed.unreleased:
             await self._settle(claimed)
         if gated:
-            ask_gated = partial(
+            # what was lost of this claim is not what the first statement has claimed
+            is_complete = await self._ask(
                 claiming.claim_gated,
-                namespace=self._namespace,
                 claimed=claimed,
-                token=gated_token,
                 ids=gated,
                 revision=scope.revision,
                 chance=chance,
             )
-            claimed.is_complete = bool(await self._answer(ask_gated, gated_token))
-        self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
-        self._seen, self._looked_at = changes, clock.now()
+            claimed.is_complete = bool(is_complete)
+        self._looked_at = clock.now()
         self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
-        self._is_exhausted = claimed.is_complete and not busy
+        self.is_exhausted = claimed.is_complete and not busy and not self._has_changed
         self._step_over(claimed)
-        return claimed, sent_at
+        return claimed.runs
 
     async def _settle(self, claimed: claiming.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
@@ -245,22 +214,18 @@ class Claims:
             self._busy = claimed.busy
             self.retry_in(LOOK_INTERVAL_SECONDS)
 
-    def _new_token(self) -> str:
-        return f"{self._name}:{secrets.token_hex(6)}"
-
-    async def _answer(
-        self, ask: Callable[[AsyncConnection], Awaitable[Answer]], token: str
+    async def _ask(
+        self, statement: Callable[..., Awaitable[Answer]], **values: Any
     ) -> Answer | None:
-        """Return what the server answers to a claim with ``token``; None without an answer."""
+        """Return the answer to a ``statement`` that claims under a new token; None without one."""
+        token = f"{self._name}:{secrets.token_hex(6)}"
+        ask = partial(statement, namespace=self._namespace, token=token, **values)
         try:
-            answer = await answer_of(self._session, ask)
+            return await answer_of(self._session, ask)
         except Unanswered as error:
             if error.was_asked:
                 self._lost[token] = 0.0
             return None
-        if answer is None:
-            self._limit = max(1, self._limit // 2)
-        return answer
 
 
 class Upkeep:
@@ -279,12 +244,8 @@ class Upkeep:
         attempts: Collection[Attempt],
         is_continuous: bool = True,
     ) -> None:
-        self._session, self._namespace, self._report, self._attempts = (
-            session,
-            namespace,
-            report,
-            attempts,
-        )
+        self._session, self._namespace = session, namespace
+        self._report, self._attempts = report, attempts
         self.next_at = self._complete_at = 0.0  # 0: at once, and before the worker ends
         self._sweeps_left = 0 if is_continuous else MAX_SWEEPS
         self.has_offered = False  # it sweeps again before the worker ends

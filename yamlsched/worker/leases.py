@@ -130,10 +130,6 @@ class Leases:
         # seconds that the next answer may take on a slow network, or from a slow server
         self._patience = 0.0
 
-    def add(self, attempts: list[Attempt]) -> None:
-        """Keep the leases of ``attempts``, which were just claimed."""
-        self._attempts.update(attempts)
-
     async def renew_due(self) -> None:
         """Renew leases whenever ``check`` has found some that are due, until cancelled. Write what
         is new.

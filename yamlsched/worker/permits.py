@@ -12,7 +12,6 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule import file as schedule_file
@@ -21,24 +20,14 @@ CRON_UNSENT = "cron-unsent"
 """The file, beside the locks, of errors that a later ``tick --cron`` prints."""
 
 
-class Permits(Protocol):
-    """How many attempts may be in hand; see ConcurrencyPermits."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def held(self) -> int: ...
-    def fill(self, wanted: int) -> int: ...
-    def shrink(self, wanted: int) -> None: ...
-
-
 class ConcurrencyPermits:
-    """At most ``count`` permits are held at once by all processes that share the file ``path``.
+    """At most ``count`` permits are held at once by all processes that share the file ``path``;
+    None: by this one, which shares none with others.
 
     A permit is a lock on a byte of it: the kernel frees it when its holder dies, however it dies.
     """
 
-    def __init__(self, path: Path, count: int) -> None:
+    def __init__(self, path: Path | None, count: int) -> None:
         self.count, self._path = count, path
         self._descriptor: int | None = None
         self._held: set[int] = set()
@@ -52,55 +41,38 @@ class ConcurrencyPermits:
         """Take free permits until ``wanted`` are held; return how many are. Raises
         EnvironmentFailed.
         """
-        if len(self._held) >= wanted:
-            return len(self._held)
-        if self._descriptor is None:
-            try:
-                self._descriptor = self._open()
-            except OSError as error:
-                raise EnvironmentFailed(
-                    f"{self._path} cannot be opened: {error.strerror}"
-                ) from error
         for byte in range(self.count):
-            if byte not in self._held:
-                with contextlib.suppress(BlockingIOError, PermissionError):
-                    fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-                    self._held.add(byte)
-                    if len(self._held) >= wanted:
-                        break
+            if len(self._held) >= wanted:
+                break
+            if byte not in self._held and self._lock(byte):
+                self._held.add(byte)
         return len(self._held)
 
-    def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    def _lock(self, byte: int) -> bool:
+        if self._path is None:
+            return True
         try:
-            return os.open(self._path, flags, 0o600)
-        except FileNotFoundError:  # it was removed by a cleanup of temporary files
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return os.open(self._path, flags, 0o600)
+            if self._descriptor is None:
+                # a cleanup of temporary files may have removed its folder
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            raise EnvironmentFailed(f"{self._path} cannot be opened: {error.strerror}") from error
+        with contextlib.suppress(BlockingIOError, PermissionError):
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            return True
+        return False
 
     def shrink(self, wanted: int) -> None:
         """Free permits until no more than ``wanted`` are held."""
-        while len(self._held) > wanted and self._descriptor is not None:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._held.pop())
+        while len(self._held) > wanted:
+            byte = self._held.pop()
+            if self._descriptor is not None:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, byte)
         if not self._held and self._descriptor is not None:
             os.close(self._descriptor)  # opened again: a cleanup may have removed the file
             self._descriptor = None
-
-
-class OwnPermits:
-    """``count`` permits of one process, which shares none with others."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.held = count, 0
-
-    def fill(self, wanted: int) -> int:
-        """Take permits until ``wanted`` are held; return how many are."""
-        self.held = max(self.held, min(wanted, self.count))
-        return self.held
-
-    def shrink(self, wanted: int) -> None:
-        """Free permits until no more than ``wanted`` are held."""
-        self.held = min(self.held, wanted)
 
 
 def permit_folder(file: Path) -> Path:

@@ -1,141 +1,114 @@
-"""The queues that a worker serves: the claims of their runs, and the executors where these execute.
+"""The queues that a worker serves: the claims of their runs, and the pools where these execute.
 
-Each queue is claimed by itself, so that a full executor does not hold up the others.
+Each queue is claimed by itself, so that a full pool does not hold up the others.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
-from yamlsched.runs.lifecycle import Outcome
 from yamlsched.schedule.job import Mode, Queue
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.claims import Claims
-from yamlsched.worker.executor import Executor
-
-
-@dataclass(slots=True, eq=False)
-class ServedQueue:
-    """A queue by its ``name``, with the ``rules`` of the file."""
-
-    name: str
-    rules: Queue
-    executor: Executor
-    claims: Claims
+from yamlsched.worker.local.pool import Pool
 
 
 class Queues:
     """The queues of a worker. Attempts with a process to themselves execute in ``processes``,
-    whatever their queue; ``create`` makes an executor for the coroutines of one queue.
+    whatever their queue; ``create`` makes the pool for the coroutines of one queue.
     """
 
     def __init__(
         self,
-        processes: Executor,
+        processes: Pool,
         new_claims: Callable[[str], Claims],
-        create: Callable[[str, Queue], Executor],
+        create: Callable[[str, Queue, Workload], Pool],
     ) -> None:
         self._new_claims, self._create = new_claims, create
         self.processes = processes
-        self._coroutines: dict[str, Executor] = {}
+        self._coroutines: dict[str, Pool] = {}
         self._claims: dict[str, Claims] = {}
-        self._served: list[ServedQueue] = []
+        self._served: list[Claims] = []
 
-    def __iter__(self) -> Iterator[ServedQueue]:
+    def __iter__(self) -> Iterator[Claims]:
         return iter(self._served)
 
-    def in_turn(self) -> list[ServedQueue]:
+    def in_turn(self) -> list[Claims]:
         """Return the queues that are served, each time another one first: they share processes."""
         self._served = [*self._served[1:], *self._served[:1]]
         return self._served
 
     @property
-    def executors(self) -> list[Executor]:
+    def pools(self) -> list[Pool]:
         """All of them: the one of a queue that has left the file may hold attempts."""
         return [self.processes, *self._coroutines.values()]
 
-    def note_outcome(self, attempt: Attempt, outcome: Outcome, is_released: bool) -> None:
-        """Note what ``attempt`` has left, see ``Claims.note_outcome``."""
-        if claims := self._claims.get(attempt.queue):
-            claims.note_outcome(outcome, is_released)
+    def pool(self, claims: Claims) -> Pool:
+        """Return where the runs of a queue execute, if they need no process to themselves."""
+        is_async = claims.rules.mode is Mode.ASYNC
+        return self._coroutines[claims.queue] if is_async else self.processes
 
     def open(self, workload: Workload) -> None:
         """Serve the queues of ``workload``, and no others."""
         rules = {job.queue: job.queue_rules for job in workload.jobs.values()}
         served = []
         for name, queue in sorted(rules.items()):
-            executor = self.processes
-            if queue.mode is Mode.ASYNC:
-                if name not in self._coroutines:
-                    self._coroutines[name] = self._create(name, queue)
-                executor = self._coroutines[name]
+            if queue.mode is Mode.ASYNC and name not in self._coroutines:
+                self._coroutines[name] = self._create(name, queue, workload)
             if name not in self._claims:
                 self._claims[name] = self._new_claims(name)
-            served.append(ServedQueue(name, queue, executor, self._claims[name]))
+            self._claims[name].rules = queue
+            served.append(self._claims[name])
         self._served = served  # a new list: the worker may be waiting amid the one that it has
 
-    def poll_now(self) -> None:
-        for queue in self._served:
-            queue.claims.poll_now()
+    def claims_of(self, attempt: Attempt) -> Claims | None:
+        """Return the claims of the queue of ``attempt``; None: this host does not serve it."""
+        return self._claims.get(attempt.queue)
 
-    def poll_soon(self) -> None:
-        for queue in self._served:
-            queue.claims.poll_soon()
+    def poll_now(self) -> None:
+        for claims in self._served:
+            claims.poll_now()
 
     def poll_after(self, attempts: list[Attempt]) -> None:
         """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that
         waited for their end.
         """
-        if any(attempt.has_turn for attempt in attempts):
-            self.poll_now()
-        else:
-            self.poll_soon()
+        has_turn = any(attempt.has_turn for attempt in attempts)
+        for claims in self._served:
+            if has_turn:
+                claims.poll_now()
+            else:
+                claims.poll_soon()
 
     def check(self) -> None:
         """Check everything that depends on the clock."""
-        for executor in self.executors:
-            executor.check()
-        self.check_clock()
-
-    def check_clock(self) -> None:
-        """Have due runs looked for if it is time to."""
-        for queue in self._served:
-            queue.claims.check_clock()
-
-    def reload(self, workload: Workload) -> None:
-        """Import handlers again for attempts that start from now on."""
-        for executor in self.executors:
-            executor.reload(workload)
+        for pool in self.pools:
+            pool.check()
+        for claims in self._served:
+            claims.check_clock()
 
     def release_idle_capacity(self, is_over: bool) -> None:
         """Release what waits for more runs, where none are due, or everywhere if the worker's time
         ``is_over``.
         """
-        for executor in self.executors:
-            claims = [queue.claims for queue in self._served if queue.executor is executor]
-            if is_over or all(each.is_exhausted for each in claims):
-                executor.release_idle_capacity()
-
-    def release_unstarted(self) -> None:
-        for executor in self.executors:
-            executor.release_unstarted()
+        for pool in self.pools:
+            if is_over or all(
+                claims.is_exhausted for claims in self._served if self.pool(claims) is pool
+            ):
+                pool.release_idle_capacity()
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Submit each attempt to its executor."""
-        for executor, group in self._grouped(attempts):
-            executor.submit(group)
+        """Submit each attempt to its pool."""
+        groups = defaultdict[Pool, list[Attempt]](list)
+        for attempt in attempts:
+            pool = self._coroutines[attempt.queue] if attempt.is_coroutine else self.processes
+            groups[pool].append(attempt)
+        for pool, group in groups.items():
+            pool.submit(group)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
-        """Stop attempts as ``Executor.stop`` does, each on its executor."""
-        for executor, group in self._grouped(list(attempts)):
-            executor.stop(group, grace)
-
-    def _grouped(self, attempts: list[Attempt]) -> Iterator[tuple[Executor, list[Attempt]]]:
-        alone = [attempt for attempt in attempts if not attempt.is_coroutine]
-        if alone:
-            yield self.processes, alone
-        for name, executor in self._coroutines.items():
-            of_queue = [each for each in attempts if each.is_coroutine and each.queue == name]
-            if of_queue:
-                yield executor, of_queue
+        """Stop attempts as ``Pool.stop`` does."""
+        wanted = list(attempts)
+        for pool in self.pools:
+            pool.stop(wanted, grace)

@@ -1,4 +1,4 @@
-"""The worker: claims runs, submits them to their executors, renews their leases, writes their
+"""The worker: claims runs, hands them to their pools, renews their leases, writes their
 outcomes.
 
 It is one thread around one event loop, because it forks. ``_submit`` (claim_loop.py) and
@@ -12,25 +12,23 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeAlias
+from datetime import timedelta
+from typing import Any
 
 from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs.lifecycle import EndKind
+from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.schedule.job import Queue
 from yamlsched.worker import clock
-from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget
-from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
-from yamlsched.worker.claim_loop import claim_continually
+from yamlsched.worker.attempt import STOPPED, Attempt, WorkerLimits, Workload
+from yamlsched.worker.claim_loop import ClaimBudget, claim_continually
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
     Ended,
     EventQueue,
-    Executor,
-    ExecutorEvent,
-    ExecutorFailed,
+    Failed,
     ReturnedUnstarted,
     Succeeded,
     wait,
@@ -41,6 +39,7 @@ from yamlsched.worker.forking import (
     reduced_garbage_collection,
 )
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
+from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
 from yamlsched.worker.queues import Queues
 from yamlsched.worker.registration import Registration, own_id
@@ -54,37 +53,27 @@ STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 
 
-class TaskFailed(NamedTuple):
-    """A task of the worker raised an exception."""
-
-    error: BaseException
-
-
-Event: TypeAlias = (
-    ExecutorEvent | SuccessesRecorded | OutcomeRecorded | OutcomeDiscarded | Notified | TaskFailed
-)
-
-
-def no_coroutines(name: str, queue: Queue, workload: Workload) -> Executor:
-    raise ValueError(f'this worker cannot execute the coroutines of queue "{name}"')
+NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no process has room for it")
+# of a coroutine that needs a process to itself: those of its queue go on being claimed
+SUSPECT_DELAY = timedelta(seconds=2)
 
 
 class Worker:
     """Executes the due runs of ``workload``; see the module.
 
     A continuous worker waits for more when nothing is due, until it is stopped. ``events`` is the
-    queue that executors report to: ``executor`` for attempts with a process to themselves, and what
-    ``create_executor`` returns for the coroutines of a queue.
+    queue that pools report to: ``processes`` for attempts with a process to themselves, and what
+    ``create_pool`` returns for the coroutines of a queue.
     """
 
     def __init__(
         self,
         workload: Workload,
-        executor: Executor,
+        processes: Pool,
         events: EventQueue,
         limits: WorkerLimits,
+        create_pool: Callable[[str, Queue, Workload], Pool],
         is_continuous: bool = False,
-        create_executor: Callable[[str, Queue, Workload], Executor] = no_coroutines,
         registration: Registration | None = None,
     ) -> None:
         self.workload, self.events = workload, events
@@ -107,9 +96,9 @@ class Worker:
         namespace = workload.namespace
         name = own_id() if registration is None else registration.name.claims()
         self.queues = Queues(
-            executor,
+            processes,
             lambda queue: Claims(sessions.claim, namespace, name, queue, polls=is_continuous),
-            lambda name, queue: create_executor(name, queue, self.workload),
+            create_pool,
         )
         self.queues.open(workload)
         self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts, is_continuous)
@@ -131,7 +120,7 @@ class Worker:
 
     # -- an attempt: claimed, submitted, ended, recorded -------------------------------------------
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: object) -> None:
         match event:
             case Succeeded(attempts):
                 self.outcomes.add_successes(attempts)
@@ -151,6 +140,8 @@ class Worker:
             case ReturnedUnstarted(attempts):
                 for attempt in attempts:
                     end = attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED)
+                    if attempt.job.is_async and not attempt.is_coroutine:
+                        end = end._replace(delay=SUSPECT_DELAY)
                     self.outcomes.add(attempt, end._replace(has_begun=False))
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
@@ -159,8 +150,8 @@ class Worker:
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
-                is_released = pending.end.kind is EndKind.RELEASED
-                self.queues.note_outcome(pending.attempt, pending.outcome, is_released)
+                if claims := self.queues.claims_of(pending.attempt):
+                    claims.note_outcome(pending.outcome, pending.end.kind is EndKind.RELEASED)
                 self.queues.poll_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
@@ -168,7 +159,7 @@ class Worker:
             case Notified(namespaces):
                 if not namespaces or self.workload.namespace in namespaces:
                     self.queues.poll_now()
-            case ExecutorFailed(error) | TaskFailed(error):
+            case Failed(error):
                 self._failure = self._failure or error
 
     # -- when it may claim -------------------------------------------------------------------------
@@ -216,7 +207,7 @@ class Worker:
         with in_utc(), non_blocking_stderr(), reduced_garbage_collection():
             loop.set_exception_handler(
                 lambda _, context: self.events.put(
-                    TaskFailed(context.get("exception") or Exception(context))
+                    Failed(context.get("exception") or Exception(context))
                 )
             )
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -257,7 +248,7 @@ class Worker:
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.events.put(TaskFailed(error))
+            self.events.put(Failed(error))
 
     async def _check_regularly(self) -> None:
         """Check everything that depends on the clock, until cancelled."""
@@ -282,16 +273,14 @@ class Worker:
             if count := len(self.attempts):
                 reason += f"; its unfinished runs ({count}) are retried when their leases expire"
             raise EnvironmentFailed(reason)
-        has_lost_claims = any(queue.claims.has_lost_claims for queue in self.queues)
+        has_lost_claims = any(claims.has_lost_claims for claims in self.queues)
         if self.attempts or has_lost_claims or (self.is_claiming and not is_away):
             return False
         if not self.is_within_limits():
             if is_away and self.stopped_at is None:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
-        is_idle = all(
-            queue.claims.is_exhausted and not queue.claims.awaits_retry for queue in self.queues
-        )
+        is_idle = all(claims.is_exhausted and not claims.awaits_retry for claims in self.queues)
         has_swept = self.upkeep.next_at > 0.0 and not self.upkeep.has_offered
         return is_idle and not self.is_continuous and has_swept
 
@@ -322,7 +311,8 @@ class Worker:
 
     def reload_handlers(self) -> None:
         """Import handlers again for attempts that start from now on."""
-        self.queues.reload(self.workload)
+        for pool in self.queues.pools:
+            pool.reload(self.workload)
         self.events.wake()
 
     def pause_claims(self, is_paused: bool) -> None:
@@ -340,11 +330,15 @@ class Worker:
             self.stopped_at = clock.now()
             self.stop_handlers_at = self.stopped_at + self.limits.grace.total_seconds()
             log.info("worker.stopping", in_hand=len(self.attempts), grace=self.limits.grace)
-            self.queues.release_unstarted()
+            self._release_unstarted()
         else:
             self.stop_handlers_at = clock.now()
             self._stop_executing(grace=0)
         self.events.wake()
+
+    def _release_unstarted(self) -> None:
+        for pool in self.queues.pools:
+            pool.release_unstarted()
 
     def _stop_executing(self, grace: float | None = None) -> None:
         executing = [attempt for attempt in self.attempts if attempt.took is None]
@@ -357,7 +351,7 @@ class Worker:
         can be reached.
         """
         self.stopped_at = self.stop_handlers_at = clock.now()
-        self.queues.release_unstarted()
+        self._release_unstarted()
         self._stop_executing(grace=0)
         deadline = clock.now() + STOP_TIMEOUT_SECONDS
         while self.attempts and clock.now() < deadline and self.database.away_since is None:
@@ -377,7 +371,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.database.is_cut = False
-        await asyncio.gather(*(executor.close() for executor in self.queues.executors))
+        await asyncio.gather(*(pool.close() for pool in self.queues.pools))
         if self.registration is not None and not is_away:
             await self.registration.end(self.sessions.claim)
         await self.sessions.drop()

@@ -24,7 +24,7 @@ from yamlsched.worker.executor import (
     Capacity,
     Ended,
     EventQueue,
-    ExecutorFailed,
+    Failed,
     ReturnedUnstarted,
     Succeeded,
 )
@@ -33,7 +33,7 @@ from yamlsched.worker.local.child import ChildHandle, Environment
 from yamlsched.worker.local.deaths import ends_by_death, exit_cause, failed_start
 from yamlsched.worker.local.estimates import Estimates
 from yamlsched.worker.local.protocol import Message, Success, TaskEnd
-from yamlsched.worker.permits import Permits
+from yamlsched.worker.permits import ConcurrencyPermits
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
 MAX_RUNS_PER_CHILD = 50_000  # to limit what leaking handlers can accumulate
@@ -54,7 +54,7 @@ class Pool:
     def __init__(
         self,
         workload: Workload,
-        permits: Permits,
+        permits: ConcurrencyPermits,
         events: EventQueue,
         is_async: bool = False,
     ) -> None:
@@ -125,7 +125,7 @@ class Pool:
                 child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
         except EnvironmentFailed as error:
             if not self.running():  # otherwise a running child takes it
-                self._events.put(ExecutorFailed(error))
+                self._events.put(Failed(error))
 
     def _next_message(self, limit: int) -> list[Attempt]:
         """Take what is handed over at once: up to ``limit`` attempts. Those that execute one after
