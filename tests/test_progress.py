@@ -310,7 +310,7 @@ def test_a_row_that_is_about_to_be_finished_is_skipped(
 def test_many_attempts_are_written_in_order(
     db: Db, dsn: str, run_of: Callable[..., ClaimedRun]
 ) -> None:
-    runs = [run_of() for _ in range(statements.MAX_REPORTS_PER_STATEMENT + 1)]
+    runs = [run_of() for _ in range(101)]
 
     reports = [
         (run, Progress(float(number), 200.0, f"run {number}")) for number, run in enumerate(runs)
@@ -322,22 +322,25 @@ def test_many_attempts_are_written_in_order(
     ]
 
 
-def test_the_last_progress_is_written_in_the_transaction_of_the_outcome(
+def test_the_last_progress_is_written_although_the_row_was_locked(
     db: Db, dsn: str, run_of: Callable[..., ClaimedRun]
 ) -> None:
     attempt = an_attempt(run_of())
     attempt.progress = Progress(3.0)
-
-    async def fail() -> None:
-        raise RuntimeError("the outcome is rejected")
+    lock = f"begin; select from yamlsched.job_runs where id = {attempt.run.id} for update"
 
     async def write() -> None:
+        other = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+        await other.execute(lock.encode())
         async with await connections.connect_async(dsn, {}, look_up) as connection:
-            await leases.write_with(connection, [attempt], fail)
+            writing = asyncio.create_task(leases.write_last_progress(connection, [attempt]))
+            await asyncio.sleep(0.1)
+            await other.close()
+            await writing
 
-    with pytest.raises(RuntimeError):
-        asyncio.run(write())
-    assert rows(db) == []
+    asyncio.run(write())
+    assert [row[3] for row in rows(db)] == [3.0]
+    assert attempt.written_progress == Progress(3.0)
 
 
 # -- real processes

@@ -20,10 +20,6 @@ from yamlsched.worker import statements as store
 Db = psycopg.Connection[Any]
 
 
-async def _nothing() -> None:
-    """Write nothing before an outcome."""
-
-
 SUCCESS, DEAD = Outcome(Status.SUCCEEDED), Outcome(Status.DEAD, error="no route to host")
 HOURLY = {"cron": "0 * * * *"}
 
@@ -96,7 +92,7 @@ class World:
             for job, count in (enqueued or {}).items()
         ]
         writing = (
-            store.finish_with(self.connection, "default", run, outcome, batches, _nothing)
+            store.finish_with(self.connection, "default", run, outcome, batches)
             if batches
             else store.finish(self.connection, "default", [(run, outcome)], now=self.now)
         )

@@ -180,11 +180,6 @@ class Outcome(NamedTuple):
     releases: int = 0  # the run's new count
     usage: Usage | None = None
 
-    @property
-    def is_plain_success(self) -> bool:
-        """Whether it is a success and nothing else."""
-        return self.status is Status.SUCCEEDED and self.result is None and self.output is None
-
 
 SUCCESS_WITHOUT_RESULT = Outcome(Status.SUCCEEDED)
 """The outcome of a run whose handler returned nothing."""

@@ -57,21 +57,14 @@ def notify(state: str) -> None:
 
 async def keep_notified(worker: Worker) -> None:
     """Report that the worker is ready, that its event loop runs (twice per WATCHDOG_USEC), and that
-    it is stopping.
+    it has stopped.
     """
     watchdog_interval = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
     notify("READY=1")
-    is_stopping = False
     try:
         while True:
-            await asyncio.sleep(
-                min(watchdog_interval or MAX_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)
-            )
+            await asyncio.sleep(watchdog_interval or MAX_INTERVAL_SECONDS)
             if watchdog_interval:
                 notify("WATCHDOG=1")
-            if worker.stopped_at is not None and not is_stopping:
-                is_stopping = True
-                notify("STOPPING=1")
     finally:
-        if not is_stopping:
-            notify("STOPPING=1")
+        notify("STOPPING=1")

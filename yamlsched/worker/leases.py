@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 import psycopg
 
 from yamlsched import log
-from yamlsched.db.query import AsyncConnection
+from yamlsched.db.query import AsyncConnection, execute
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
 from yamlsched.worker import clock, statements
 from yamlsched.worker.attempt import Attempt
@@ -21,9 +21,7 @@ from yamlsched.worker.queues import Queues
 from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
-TIMEOUT_SECONDS = 5.0
-
-T = TypeVar("T")
+TIMEOUT_SECONDS = 10.0
 
 
 class ProgressWriter:
@@ -37,54 +35,36 @@ class ProgressWriter:
 
     def is_due(self) -> bool:
         """Return whether there is something to write, and the last time was a second ago."""
-        return clock.now() >= self._next_at and any(
-            attempt.progress != attempt.written_progress
-            and attempt.took is None
-            and not attempt.is_lost
-            for attempt in self._attempts
-        )
+        return clock.now() >= self._next_at and bool(self._reporting())
+
+    def _reporting(self) -> list[Attempt]:
+        """Return attempts that are executing: the last progress is written with the outcome."""
+        return [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
 
     async def write(self, session: WorkerSession) -> None:
         """Write it. What the server does not take is written the next time, or with the outcome."""
         self._next_at = clock.now() + INTERVAL_SECONDS
-        reporting = [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
-        reported = [attempt.progress for attempt in reporting]
         with contextlib.suppress(Unanswered, psycopg.OperationalError):
-            written = await session.run(
-                lambda connection: _write(connection, reporting), TIMEOUT_SECONDS
-            )
-            for attempt, progress in zip(reporting, reported, strict=True):
-                if attempt.run.id in written:
-                    attempt.written_progress = progress
+            await session.run(partial(_write, attempts=self._reporting()), TIMEOUT_SECONDS)
 
 
-async def write_with(
-    connection: AsyncConnection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]
-) -> T:
-    """Call ``write``, which writes the outcomes of ``attempts``; in the same transaction, first
-    their last progress.
-    """
-    if not _reporting(attempts):
-        return await write()
-    async with connection.transaction():
-        await write_last(connection, attempts)
-        return await write()
-
-
-async def write_last(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
-    """Write the last progress of ``attempts`` in the transaction that is about to write their
-    outcomes.
-    """
+async def write_last_progress(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
+    """Write the last progress of ``attempts``, whose outcomes are written next."""
     if reporting := _reporting(attempts):
-        await statements.lock_runs(connection, [attempt.run for attempt in reporting])
-        await _write(connection, reporting)
+        ids = [attempt.run.id for attempt in reporting]
+        async with connection.transaction():
+            await execute(connection, "runs.lock", ids=ids)  # what is locked would be skipped
+            await _write(connection, reporting)
 
 
-async def _write(connection: AsyncConnection, attempts: Sequence[Attempt]) -> set[int]:
+async def _write(connection: AsyncConnection, attempts: Sequence[Attempt]) -> None:
     reports = [
         (attempt.run, attempt.progress) for attempt in attempts if attempt.progress is not None
     ]
-    return await statements.report_progress(connection, reports)
+    written = await statements.report_progress(connection, reports)
+    for attempt, (run, progress) in zip(attempts, reports, strict=True):
+        if run.id in written:
+            attempt.written_progress = progress
 
 
 def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
@@ -98,7 +78,6 @@ def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 CHECK_INTERVAL_SECONDS = 0.1
 MIN_MARGIN_SECONDS = 0.5
-MAX_PATIENCE_SECONDS = 20.0
 LOST_GRACE_SECONDS = 0.5  # between SIGTERM and SIGKILL, for a handler whose run is lost
 LOST = AttemptEnd(EndKind.RELEASED, "its lease was lost")
 UNRENEWED = AttemptEnd(EndKind.RELEASED, "its lease could not be renewed")
@@ -127,8 +106,6 @@ class Leases:
         self._live_output = LiveOutput(redact)
         self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()
-        # seconds that the next answer may take on a slow network, or from a slow server
-        self._patience = 0.0
 
     async def renew_due(self) -> None:
         """Renew leases whenever ``check`` has found some that are due, until cancelled. Write what
@@ -162,19 +139,10 @@ class Leases:
             others = [attempt.run for attempt in due.values() if attempt.run.id not in renewed]
             return renewed, await statements.ownership(connection, others) if others else {}
 
-        # The shortest lease decides how early a silent session is replaced. If answers take longer
-        # than that, replacing it again and again would cost the other leases too.
-        usual = max(MIN_MARGIN_SECONDS, min(attempt.run.lease for attempt in due.values()) / 4)
-        timeout = max(
-            usual, min(max(self._patience, self._session.opened_in), MAX_PATIENCE_SECONDS)
-        )
         try:
-            renewed, ownership = await self._session.run(renew, timeout)
-        except (Unanswered, psycopg.OperationalError) as error:
-            if isinstance(error, Unanswered) and error.was_asked:
-                self._patience = 2 * timeout
+            renewed, ownership = await self._session.run(renew, TIMEOUT_SECONDS)
+        except (Unanswered, psycopg.OperationalError):
             return  # again in a moment; `check` sees to it that no handler outlives its lease
-        self._patience = 2 * (clock.now() - sent_at)
         for run_id in renewed:
             attempt = due[run_id]
             attempt.renewed_at, attempt.lease_ends_at = sent_at, sent_at + attempt.run.lease
@@ -186,7 +154,7 @@ class Leases:
             is_lost = owner in (statements.LOST, Status.CANCELLED) or is_retried
             if is_lost and attempt in self._attempts:
                 self._lose(attempt, Status.CANCELLED if is_retried else owner)
-        await self._live_output.write(self._session, [due[run_id] for run_id in renewed], timeout)
+        await self._live_output.write(self._session, [due[run_id] for run_id in renewed])
 
     def check(self) -> None:
         """Stop attempts that are about to outlive their leases, and have those renewed that are

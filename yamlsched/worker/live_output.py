@@ -20,6 +20,7 @@ from yamlsched.worker.sessions import Unanswered, WorkerSession
 from yamlsched.worker.statements import fence
 
 MAX_BYTES = 8_192
+TIMEOUT_SECONDS = 5.0
 
 
 class LiveOutput:
@@ -28,15 +29,13 @@ class LiveOutput:
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
 
-    async def write(
-        self, session: WorkerSession, attempts: Iterable[Attempt], timeout: float
-    ) -> None:
+    async def write(self, session: WorkerSession, attempts: Iterable[Attempt]) -> None:
         """Write the output of ``attempts``, whose leases were renewed. What the server does not
         take is left out.
         """
         if changed := list(filter(self._note_change, attempts)):
             with contextlib.suppress(Unanswered, psycopg.Error):
-                await session.run(partial(_write, changed), timeout)
+                await session.run(partial(_write, changed), TIMEOUT_SECONDS)
 
     def _note_change(self, attempt: Attempt) -> bool:
         """Set the last whole lines of its output, and return whether they are new.

@@ -20,7 +20,6 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.db.query import AsyncConnection
 from yamlsched.runs.lifecycle import (
-    SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
     EndKind,
     Outcome,
@@ -42,7 +41,8 @@ MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 TIMEOUT_SECONDS = 20.0
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
-MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
+RETRY_SECONDS = 1.0  # after the server cancelled a statement for one outcome
+MIN_PAUSE_SECONDS = 0.05
 
 
 class SuccessesRecorded(NamedTuple):
@@ -53,18 +53,18 @@ class SuccessesRecorded(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PendingOutcome:
-    """An outcome on its way to the database."""
+    """An outcome on its way to the database, and the event that it is done."""
 
     attempt: Attempt
     end: AttemptEnd
     outcome: Outcome
-    is_done: bool = False  # recorded, or discarded
+    is_done: bool = False  # in the database, or discarded because the run is not ours
+    run_at: datetime | None = None  # when the run is due again
     # the database rejected the first outcome, and this failure took its place
     is_replaced: bool = False
-    pause: float = MIN_PAUSE_SECONDS
+    is_alone: bool = False  # written by itself: it enqueues runs, or has failed with others
     retry_at: float = 0.0
     timeouts: int = 0
-    output_chars: int = 0  # of the outcome at first
 
     @property
     def is_settled(self) -> bool:
@@ -74,21 +74,8 @@ class PendingOutcome:
         return self.attempt.is_lost or self.end.kind is EndKind.COMMITTED
 
 
-class OutcomeRecorded(NamedTuple):
-    """The outcome of one attempt is in the database; ``run_at`` is when its run is due again."""
-
-    pending: PendingOutcome
-    run_at: datetime | None
-
-
-class OutcomeDiscarded(NamedTuple):
-    """The run of ``attempt`` belonged to another claim, or was cancelled."""
-
-    attempt: Attempt
-
-
 class Outcomes:
-    """Writes the outcomes of attempts, and reports each by one of the events above.
+    """Writes the outcomes of attempts, and reports each by one of the classes above.
 
     Plain successes are written in bulk. If that fails, they are written like other outcomes.
     ``redact`` removes secrets from a string.
@@ -105,38 +92,29 @@ class Outcomes:
         self._events, self._redact = events, redact
         self._queue: deque[PendingOutcome] = deque()
         self._successes: list[Attempt] = []
-        self._unwritten = 0  # outcomes of all kinds
-        self._unwritten_chars = 0  # of their outputs
-        self._max_batch = MAX_BATCH
         self._has_outcomes = asyncio.Event()
-
-    def __len__(self) -> int:
-        return self._unwritten
 
     def has_room(self) -> bool:
         """Return whether so few outcomes are unwritten that more attempts may start."""
-        return self._unwritten < MAX_UNWRITTEN and self._unwritten_chars < MAX_UNWRITTEN_CHARS
+        chars = sum(len(pending.outcome.output or "") for pending in self._queue)
+        unwritten = len(self._queue) + len(self._successes)
+        return unwritten < MAX_UNWRITTEN and chars < MAX_UNWRITTEN_CHARS
 
     def add(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Have the outcome of ``end`` written soon."""
         attempt.took = attempt.took or 0.0
-        self._unwritten += 1
         if end.output and not attempt.keeps_output(end):
             end = end._replace(output="")
         outcome = self._outcome(attempt, end)
-        end = end._replace(output="") if end.output else end
-        pending = PendingOutcome(attempt, end, outcome, output_chars=len(outcome.output or ""))
-        self._unwritten_chars += pending.output_chars
-        self._enqueue(pending)
+        is_alone = bool(end.enqueued)
+        self._enqueue(PendingOutcome(attempt, end._replace(output=""), outcome, is_alone=is_alone))
 
     def add_successes(self, attempts: list[Attempt]) -> None:
         """Have the plain successes of ``attempts`` written soon."""
         for attempt in attempts:
             if attempt.has_turn:
                 self.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
-        plain = [attempt for attempt in attempts if not attempt.has_turn]
-        self._successes += plain
-        self._unwritten += len(plain)
+        self._successes += [attempt for attempt in attempts if not attempt.has_turn]
         self._has_outcomes.set()
 
     def _outcome(self, attempt: Attempt, end: AttemptEnd) -> Outcome:
@@ -146,28 +124,9 @@ class Outcomes:
         self._queue.append(pending)
         self._has_outcomes.set()
 
-    # -- results -----------------------------------------------------------------------------------
-
-    def _record(self, pending: PendingOutcome, run_at: datetime | None) -> None:
-        self._forget(pending)
-        self._events.put(OutcomeRecorded(pending, run_at))
-
-    def _discard(self, pending: PendingOutcome, why: str) -> None:
-        pending.attempt.mark_lost(why)
-        self._forget(pending)
-        self._events.put(OutcomeDiscarded(pending.attempt))
-
-    def _settle(self, pending: PendingOutcome) -> None:
-        """Finish with an outcome of which nothing has to be written any more."""
-        if pending.attempt.is_lost:
-            self._discard(pending, statements.LOST)
-        else:
-            self._record(pending, None)
-
-    def _forget(self, pending: PendingOutcome) -> None:
-        pending.is_done = True
-        self._unwritten -= 1
-        self._unwritten_chars -= pending.output_chars
+    def _finish(self, pending: PendingOutcome, run_at: datetime | None = None) -> None:
+        pending.is_done, pending.run_at = True, run_at
+        self._events.put(pending)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -186,40 +145,33 @@ class Outcomes:
 
     async def _write_successes(self) -> None:
         """Write plain successes."""
-        batch, self._successes = (
-            self._successes[:MAX_SUCCESS_BATCH],
-            self._successes[MAX_SUCCESS_BATCH:],
-        )
+        batch = self._successes[:MAX_SUCCESS_BATCH]
+        self._successes = self._successes[MAX_SUCCESS_BATCH:]
         is_written = False
         with contextlib.suppress(Unanswered, psycopg.Error):
             runs = [(attempt.run, attempt.usage) for attempt in batch]
 
             async def succeed(connection: AsyncConnection) -> bool:
-                write = partial(statements.succeed, connection, runs)
-                is_written = await leases.write_with(connection, batch, write)
+                await leases.write_last_progress(connection, batch)
+                is_written = await statements.succeed(connection, runs)
                 await live_output.forget(connection, batch)
                 return is_written
 
             is_written = await self._session.run(succeed, TIMEOUT_SECONDS)
         if is_written:
-            self._unwritten -= len(batch)
             self._events.put(SuccessesRecorded(batch))
         else:
             for attempt in batch:
-                end = AttemptEnd(EndKind.RETURNED, usage=attempt.usage)
-                outcome = SUCCESS_WITHOUT_RESULT._replace(usage=attempt.usage)
-                self._queue.append(PendingOutcome(attempt, end, outcome))
+                self.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
 
     def _next_batch(self) -> list[PendingOutcome]:
-        """Take from the queue what is written together. An outcome that enqueues has its own
-        transaction.
-        """
+        """Take from the queue what is written together."""
         now, batch, later = clock.now(), list[PendingOutcome](), list[PendingOutcome]()
-        while self._queue and len(batch) < self._max_batch:
+        while self._queue and len(batch) < MAX_BATCH:
             pending = self._queue.popleft()
             if pending.retry_at > now:
                 later.append(pending)
-            elif pending.end.enqueued:
+            elif pending.is_alone:
                 if batch:
                     self._queue.appendleft(pending)
                 else:
@@ -233,12 +185,10 @@ class Outcomes:
     async def _write(self, batch: list[PendingOutcome]) -> None:
         """Write ``batch``; what could not be written is enqueued again.
 
-        When the server gives up on a statement, because of a lock or a timeout, the next one is
-        half as long, down to single runs: one that cannot be written must not block the others.
+        When the server gives up on a statement, because of a lock or a timeout, each is written by
+        itself: one that cannot be written must not block the others.
         """
-        timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(
-            batch[0].end.enqueued
-        )
+        timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * _run_count(batch[0])
         sent_at = clock.now()
         try:
             await self._session.run(partial(self._write_once, batch), timeout)
@@ -247,22 +197,19 @@ class Outcomes:
             if error.was_asked and clock.now() - sent_at >= timeout:
                 self._count_timeout(batch[0])
         except psycopg.Error as error:
-            if (error.sqlstate or "").startswith(REJECTED):
-                self._max_batch = 1
-                if len(batch) == 1:
-                    self._replace(batch[0], error)
-            elif isinstance(error, psycopg.OperationalError):
-                log.warning("database.failed", error=reason(error), outcomes=len(batch))
-                self._max_batch = max(1, len(batch) // 2)
+            is_rejected = (error.sqlstate or "").startswith(REJECTED)
+            if not is_rejected and not isinstance(error, psycopg.OperationalError):
+                raise
+            if len(batch) > 1:
                 for pending in batch:
-                    pending.pause = min(2 * pending.pause, MAX_PAUSE_SECONDS)
-                    pending.retry_at = clock.now() + (pending.pause if len(batch) == 1 else 0)
+                    pending.is_alone = True
+            elif is_rejected:
+                self._replace(batch[0], error)
+            else:
+                log.warning("database.failed", error=reason(error))
+                batch[0].retry_at = clock.now() + RETRY_SECONDS
                 if isinstance(error, psycopg.errors.QueryCanceled):
                     self._count_timeout(batch[0])
-            else:
-                raise
-        else:
-            self._max_batch = min(2 * self._max_batch, MAX_BATCH)
         for pending in batch:
             if not pending.is_done:
                 self._enqueue(pending)
@@ -277,19 +224,18 @@ class Outcomes:
             )
             await live_output.forget(connection, [pending.attempt for pending in settled])
             for pending in settled:
-                self._settle(pending)
+                self._finish(pending)
             if not (batch := [pending for pending in batch if not pending.is_done]):
                 return
         attempts = [pending.attempt for pending in batch]
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
+        await leases.write_last_progress(connection, attempts)
         if enqueued := batch[0].end.enqueued:
-            write_last = partial(leases.write_last, connection, attempts)
             written = await statements.finish_with(
-                connection, self._namespace, *outcomes[0], enqueued, write_last
+                connection, self._namespace, *outcomes[0], enqueued
             )
         else:
-            finish = partial(statements.finish, connection, self._namespace, outcomes)
-            written = await leases.write_with(connection, attempts, finish)
+            written = await statements.finish(connection, self._namespace, outcomes)
         dead = [
             pending.attempt.run.id
             for pending in batch
@@ -302,7 +248,7 @@ class Outcomes:
         )
         for pending in batch:
             if pending.attempt.run.id in written:
-                self._record(pending, written[pending.attempt.run.id])
+                self._finish(pending, written[pending.attempt.run.id])
         if rest := [pending for pending in batch if not pending.is_done]:
             ownership = await statements.ownership(
                 connection, [pending.attempt.run for pending in rest]
@@ -325,7 +271,7 @@ class Outcomes:
             )
             pending.end = AttemptEnd(EndKind.COMMITTED)
         elif owner == pending.outcome.status:
-            self._record(pending, None)  # written before, by a commit whose answer was lost
+            self._finish(pending)  # written before, by a commit whose answer was lost
         elif owner != statements.OURS:
             pending.attempt.mark_lost(owner)
 
@@ -335,15 +281,11 @@ class Outcomes:
         """Let a fan-out fail its attempt after a few timeouts."""
         pending.timeouts += 1
         if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
-            runs = statements.run_count(pending.end.enqueued)
-            why = (
-                f"the server did not write the {runs} runs that it enqueued before a timeout,"
-                f" {MAX_FAN_OUT_TIMEOUTS} "
-            )
             self._fail(
                 pending,
-                f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the"
-                " rest",
+                f"the server did not write the {_run_count(pending)} runs that it enqueued before a"
+                f" timeout, {MAX_FAN_OUT_TIMEOUTS} times: enqueue fewer runs in one attempt, and"
+                " let some of them enqueue the rest",
             )
 
     def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:
@@ -355,23 +297,20 @@ class Outcomes:
 
     def _fail(self, pending: PendingOutcome, why: str) -> None:
         if pending.is_replaced:
-            self._discard(pending, f"its outcome was rejected: {why}")
+            pending.attempt.mark_lost(f"its outcome was rejected: {why}")
+            self._finish(pending)
             return
-        if pending.end.enqueued:
-            end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
-        else:
-            end = AttemptEnd(
-                EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused"
-            )
-        pending.end = end._replace(usage=pending.outcome.usage)
+        error_type = "EnqueueRefused"
+        if not pending.end.enqueued:
+            why, error_type = f"its outcome could not be stored: {why}", "OutcomeRefused"
         former = pending.outcome
-        pending.outcome = self._outcome(pending.attempt, pending.end)
-        pending.outcome = pending.outcome._replace(
+        pending.end = AttemptEnd(EndKind.RAISED, why, error_type, usage=former.usage)
+        pending.outcome = self._outcome(pending.attempt, pending.end)._replace(
             output=former.output, omitted_bytes=former.omitted_bytes
         )
-        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = (
-            True,
-            MIN_PAUSE_SECONDS,
-            0.0,
-            0,
-        )
+        pending.is_replaced, pending.retry_at = True, 0.0
+
+
+def _run_count(pending: PendingOutcome) -> int:
+    """Return how many runs a handler has enqueued."""
+    return sum(len(batch.payloads) for batch in pending.end.enqueued)

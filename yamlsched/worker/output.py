@@ -7,19 +7,17 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from yamlsched import log
 from yamlsched import text as terminal
 from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, ClaimedRun
-from yamlsched.worker.stderr import NonBlockingStderr
 
 # with what is cut off after secrets are removed: one may start there
 MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 4_096
 MAX_TAIL_BYTES = 8_192 + 4_096  # likewise, while the attempt is running
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
-MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
+MAX_LINE_BYTES = 8_192  # a longer line is passed on as far as it was read
 # what could move the cursor, colour the terminal or reverse the text: controls except the tab and
 # the end of the line, marks of direction, separators of lines, halves of surrogate pairs
 UNSAFE = re.compile(
@@ -40,15 +38,13 @@ class AttemptOutput:
         self._kept.clear()
         self._forgotten_bytes = 0  # before what is kept
         self._allowance = MAX_PASSED_ON_BYTES
-        self._omitted_bytes = self._omitted_lines = 0  # not passed on
+        self._omitted_bytes = 0  # not passed on
 
     def add(self, content: bytes) -> None:
         """Keep and pass on ``content``."""
         self._keep(content)
-        stderr = sys.stderr
-        is_full = isinstance(stderr, NonBlockingStderr) and stderr.is_full
-        if self._allowance <= 0 or is_full:
-            self._omit(self._line + content)
+        if self._allowance <= 0:
+            self._omitted_bytes += len(self._line) + len(content)
             self._line = bytearray()
             return
         self._line += content
@@ -56,17 +52,8 @@ class AttemptOutput:
             self._line = visible(self._line)
         *lines, self._line = self._line.split(b"\n")
         self._pass_on(lines, b"\n")
-        self._pass_on(list(self._cut_pieces()), b"")
-
-    def _cut_pieces(self) -> Iterator[bytearray]:
-        """Yield what is too long of the line that has not ended."""
-        while len(self._line) > MAX_LINE_BYTES:
-            end = MAX_LINE_BYTES
-            # not inside a character
-            while end > MAX_LINE_BYTES - 3 and self._line[end] & 0xC0 == 0x80:
-                end -= 1
-            yield self._line[:end]
-            del self._line[:end]
+        if len(self._line) > MAX_LINE_BYTES:
+            self.end_line()
 
     def _keep(self, content: bytes) -> None:
         start = self._kept.rfind(b"\n") + 1
@@ -99,28 +86,20 @@ class AttemptOutput:
             self._pass_on([line], b"")
 
     def _report_omission(self, is_kept: bool) -> None:
-        lines = f" ({self._omitted_lines:,} lines)" if self._omitted_lines else ""
-        why = f"the limit for one attempt is {MAX_PASSED_ON_BYTES >> 20} MiB"
-        if self._allowance > 0:
-            why = "the worker's stderr is not read fast enough"
         where = (
             f". The end of it: yamlsched show {self._run.id} --output"
             if is_kept and self._run
             else ""
         )
         text = (
-            f"yamlsched: {terminal.show_bytes(self._omitted_bytes)} of output{lines} left out here,"
-            f" {why}{where}"
+            f"yamlsched: {terminal.show_bytes(self._omitted_bytes)} of output left out here, the"
+            f" limit for one attempt is {MAX_PASSED_ON_BYTES >> 20} MiB{where}"
         )
         self._write([text])
 
     @property
     def _prefix(self) -> str:
         return f"[{self._run.job_type} {self._run.id}] " if self._run else "[?] "
-
-    def _omit(self, content: bytes | bytearray) -> None:
-        self._omitted_bytes += len(content)
-        self._omitted_lines += content.count(b"\n")
 
     def _pass_on(self, lines: list[bytearray], end: bytes) -> None:
         """Pass on ``lines``, as far as the limit allows; ``end`` is what followed each when it was
@@ -130,7 +109,7 @@ class AttemptOutput:
         for number, line in enumerate(lines):
             self._allowance -= len(prefix) + len(line) + 1
             if self._allowance < 0:
-                self._omit(end.join([*lines[number:], self._line]))
+                self._omitted_bytes += len(end.join([*lines[number:], self._line]))
                 self._line = bytearray()
                 lines = lines[:number]
                 break

@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -26,7 +26,6 @@ from yamlsched.db.query import AsyncConnection
 from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.worker import clock, forking, statements
-from yamlsched.worker.executor import EventQueue
 
 
 async def run_in_helper(do: Callable[[], T], keep: Sequence[int] = ()) -> T:
@@ -110,14 +109,6 @@ class Unanswered(Exception):
         self.was_asked = was_asked
 
 
-class Notified(NamedTuple):
-    """Runs were enqueued or synced in ``namespaces``; empty: the session has ended, so
-    notifications may be missing.
-    """
-
-    namespaces: list[str]
-
-
 class Database:
     """Whether the server answers, as all sessions of a worker found."""
 
@@ -146,22 +137,24 @@ class Database:
 class WorkerSession:
     """A session that opens when it is used.
 
-    ``settings`` are those of the server. With ``events`` it listens, and puts ``Notified`` there.
+    ``settings`` are those of the server. With ``on_notify`` it listens, and calls it when runs were
+    enqueued or synced, in any namespace, and when notifications may be missing.
     """
 
     def __init__(
-        self, database: Database, settings: Settings, events: EventQueue | None = None
+        self,
+        database: Database,
+        settings: Settings,
+        on_notify: Callable[[], None] | None = None,
     ) -> None:
-        self._database, self._settings, self._events = database, settings, events
+        self._database, self._settings, self._on_notify = database, settings, on_notify
         self._connection: AsyncConnection | None = None
         self._wait = 0.0
         self._opening = asyncio.Lock()
         self._watched: int | None = None
-        self._namespaces: set[str] = set()  # of notifications that are to be reported
-        self._next_report: asyncio.TimerHandle | None = None
-        self._reported_at = -WAKE_INTERVAL_SECONDS
+        self._watch: asyncio.TimerHandle | None = None
+        self._received_at = -WAKE_INTERVAL_SECONDS
         self._is_busy = False
-        self.opened_in = 0.0  # seconds: a few round trips
 
     async def run(self, do: Callable[[AsyncConnection], Awaitable[T]], timeout: float) -> T:
         """Return what ``do`` returns for the connection.
@@ -214,11 +207,11 @@ class WorkerSession:
     def is_open(self) -> bool:
         return self._connection is not None and not self._connection.closed
 
-    async def open(self) -> None:
-        """Open the session if it is not open. Raises Unanswered when the server cannot
-        be reached.
-        """
-        await self._get()
+    async def open(self) -> bool:
+        """Open the session if it is not open; False if the server cannot be reached."""
+        with contextlib.suppress(Unanswered):
+            await self._get()
+        return self.is_open
 
     async def _get(self) -> AsyncConnection:
         async with self._opening:
@@ -232,15 +225,12 @@ class WorkerSession:
         timer = asyncio.get_running_loop().call_later(
             SLOW_CONNECT_SECONDS, self._database.failed, NO_ANSWER
         )
-        started_at = clock.now()
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_SECONDS):
                 connection = await db.connect_async(self._database.dsn, self._settings, look_up)
                 self._connection = connection
-                if self._events is not None:
-                    connection.add_notify_handler(
-                        lambda notification: self._notified([notification.payload])
-                    )
+                if (on_notify := self._on_notify) is not None:
+                    connection.add_notify_handler(lambda notification: on_notify())
                     await statements.listen(connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
@@ -250,7 +240,7 @@ class WorkerSession:
             raise Unanswered(was_asked=False) from error
         finally:
             timer.cancel()
-        self._wait, self.opened_in = 0.0, clock.now() - started_at
+        self._wait = 0.0
         return connection
 
     async def close(self) -> None:
@@ -280,85 +270,56 @@ class WorkerSession:
         return True
 
     def watch(self) -> None:
-        """Receive notifications while the session has nothing to do."""
-        if self._connection is not None and not self._connection.closed and self._watched is None:
-            self._watched = self._connection.fileno()
-            if self._next_report is None:
-                asyncio.get_running_loop().add_reader(self._watched, self._receive)
+        """Receive notifications while the session has nothing to do: at once, and then once in each
+        interval, because any login of the database can send them.
+        """
+        if self.is_open and self._connection is not None and self._watched is None:
+            loop, self._watched = asyncio.get_running_loop(), self._connection.fileno()
+            at = self._received_at + WAKE_INTERVAL_SECONDS
+            self._watch = loop.call_at(at, loop.add_reader, self._watched, self._receive)
 
     def unwatch(self) -> None:
         """End ``watch``; each use of the session does."""
-        if self._watched is not None:
+        if self._watched is not None and self._watch is not None:
+            self._watch.cancel()
             asyncio.get_running_loop().remove_reader(self._watched)
             self._watched = None
 
     def _receive(self) -> None:
         assert self._connection is not None
-        assert self._events is not None
-        namespaces = []
+        assert self._on_notify is not None
+        self.unwatch()
+        self._received_at = asyncio.get_running_loop().time()
         try:
             self._connection.pgconn.consume_input()
-            while notification := self._connection.pgconn.notifies():
-                namespaces.append(notification.extra.decode("utf-8", "replace"))
-            if namespaces:
-                self._notified(namespaces)
-            return
+            while self._connection.pgconn.notifies():
+                self._on_notify()
+            self.watch()
         except psycopg.OperationalError as error:
-            self.unwatch()  # the next use finds it closed, and opens another
-            self._connection.pgconn.finish()
+            self._connection.pgconn.finish()  # the next use opens another
             self._database.failed(reason(error))
-        self._events.put(Notified([]))
-
-    def _notified(self, namespaces: Sequence[str]) -> None:
-        """Report notifications at once, and then once in each interval: any login of the database
-        can send them.
-        """
-        self._namespaces.update(namespaces)
-        if self._next_report is None:
-            loop = asyncio.get_running_loop()
-            at = max(loop.time(), self._reported_at + WAKE_INTERVAL_SECONDS)
-            self._next_report = loop.call_at(at, self._report)
-            if self._watched is not None:
-                loop.remove_reader(self._watched)  # what arrives until then is read together
-
-    def _report(self) -> None:
-        assert self._events is not None
-        loop = asyncio.get_running_loop()
-        self._next_report, self._reported_at = None, loop.time()
-        self._events.put(Notified(sorted(self._namespaces)))
-        self._namespaces.clear()
-        if self._watched is not None:
-            loop.add_reader(self._watched, self._receive)
+            self._on_notify()
 
 
 class WorkerSessions:
     """The sessions of a worker: one claims, one writes outcomes, one renews leases."""
 
-    def __init__(self, database: Database, events: EventQueue | None) -> None:
-        self.claim = WorkerSession(database, WORKER_SETTINGS, events)
+    def __init__(self, database: Database, on_notify: Callable[[], None] | None) -> None:
+        self.claim = WorkerSession(database, WORKER_SETTINGS, on_notify)
         self.write = WorkerSession(database, {**WORKER_SETTINGS, "lock_timeout": "1s"})
         self.lease = WorkerSession(database, WORKER_SETTINGS)
+        self._all = (self.lease, self.write, self.claim)
 
     async def open(self) -> bool:
-        """Open those that claim, write and renew, before anything is claimed and children open
+        """Open those that claim, write and renew, before anything is started and children open
         theirs.
 
         The server may have a limit: a claim without them could neither be kept nor finished. False
         if one did not open.
         """
-        if self.is_open:
+        if all(session.is_open for session in self._all):
             return True
-        opened = await asyncio.gather(
-            *(session.open() for session in self._all()), return_exceptions=True
-        )
-        for error in opened:
-            if isinstance(error, BaseException) and not isinstance(error, Unanswered):
-                raise error
-        return not any(opened)
-
-    @property
-    def is_open(self) -> bool:
-        return all(session.is_open for session in self._all())
+        return all(await asyncio.gather(*(session.open() for session in self._all)))
 
     async def close_unneeded(self) -> None:
         """Close those that an idle worker does not need: it claims with one."""
@@ -367,14 +328,11 @@ class WorkerSessions:
 
     def cut(self) -> bool:
         """Cut those that await an answer; return whether there was one."""
-        return sum(session.cut() for session in self._all()) > 0
+        return sum(session.cut() for session in self._all) > 0
 
     async def drop(self) -> None:
-        for session in self._all():
+        for session in self._all:
             await session.drop()
-
-    def _all(self) -> tuple[WorkerSession, ...]:
-        return self.lease, self.write, self.claim
 
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:

@@ -4,7 +4,7 @@ what it changed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
@@ -24,7 +24,6 @@ from yamlsched.runs.lifecycle import (
 from yamlsched.runs.own_transaction import fan_out
 from yamlsched.runs.progress import Progress
 
-MAX_REPORTS_PER_STATEMENT = 100
 MAX_BLOCKED_PER_STATEMENT = 5_000
 OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
@@ -132,13 +131,10 @@ async def succeed(
     """Write that ``runs`` have succeeded, without a result; False unless that was written for all
     of them.
     """
-    [row] = await rows_of(connection, "succeed", {**_used(runs), "now": now})
-    return len(row.ids) == len(runs)
-
-
-def _used(runs: Iterable[tuple[ClaimedRun, Usage | None]]) -> dict[str, Any]:
     used = sorted(runs, key=itemgetter(0))  # the order in which all statements lock them
-    return {**fence(run for run, _ in used), **_usages(usage for _, usage in used)}
+    parameters = {**fence(run for run, _ in used), **_usages(usage for _, usage in used)}
+    [row] = await rows_of(connection, "succeed", {**parameters, "now": now})
+    return len(row.ids) == len(runs)
 
 
 def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
@@ -198,17 +194,12 @@ async def finish(
 
     Their permits are returned in the same transaction.
     """
-    written: dict[int, datetime | None] = {}
-    if plain := [(run, o.usage) for run, o in outcomes if o.is_plain_success]:
-        [row] = await rows_of(connection, "succeed", {**_used(plain), "now": now})
-        written.update(dict.fromkeys(row.ids))
-    if others := [(run, o) for run, o in outcomes if run.id not in written]:
-        async with connection.transaction():
-            rows = await rows_of(connection, "finish", {**outcome_parameters(others), "now": now})
-            reported = [row.id for row in rows if row.is_reported]
-            await release(connection, namespace, [row.id for row in rows], now, reported)
-        written.update((row.id, row.run_at) for row in rows)
-    return written
+    parameters = {**outcome_parameters(outcomes), "now": now}
+    async with connection.transaction():
+        rows = await rows_of(connection, "finish", parameters)
+        reported = [row.id for row in rows if row.is_reported]
+        await release(connection, namespace, [row.id for row in rows], now, reported)
+    return {row.id: row.run_at for row in rows}
 
 
 def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[str, Any]:
@@ -250,11 +241,6 @@ async def keep_outputs(
     )
 
 
-def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
-    """Return how many runs a handler has enqueued."""
-    return sum(len(batch.payloads) for batch in enqueued)
-
-
 async def listen(connection: AsyncConnection) -> None:
     """Subscribe the session to notifications about new runs."""
     await execute(connection, "runs.listen")
@@ -266,27 +252,20 @@ async def finish_with(
     run: ClaimedRun,
     outcome: Outcome,
     enqueued: Sequence[EnqueueBatch],
-    before: Callable[[], Awaitable[None]],
 ) -> dict[int, datetime | None]:
     """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the
     run is not ours.
 
-    The outcome comes last, after ``before``: until then the row is not locked, and its lease is
-    renewed however long the rest takes. Returns what ``finish`` does.
+    The outcome comes last: until then the row is not locked, and its lease is renewed however long
+    the rest takes. Returns what ``finish`` does.
     """
     async with connection.transaction():
         for parameters in fan_out(namespace, run.id, enqueued):
             await execute(connection, "enqueue.enqueue_many", **parameters)
-        await before()
         written = await finish(connection, namespace, [(run, outcome)])
         if not written:
             raise psycopg.Rollback
     return written
-
-
-async def lock_runs(connection: AsyncConnection, runs: Sequence[ClaimedRun]) -> None:
-    """Lock the rows of ``runs`` in the open transaction."""
-    await execute(connection, "runs.lock", ids=[run.id for run in runs])
 
 
 async def report_progress(
@@ -297,17 +276,12 @@ async def report_progress(
     """Write the progress of attempts; return the ids of the runs that were still ours, and not
     locked.
     """
-    written: set[int] = set()
-    for start in range(0, len(reports), MAX_REPORTS_PER_STATEMENT):
-        part = reports[start : start + MAX_REPORTS_PER_STATEMENT]
-        cursor = await execute(
-            connection,
-            "progress.report",
-            **fence(run for run, _ in part),
-            dones=[progress.done for _, progress in part],
-            totals=[progress.total for _, progress in part],
-            notes=[progress.note for _, progress in part],
-            now=now,
-        )
-        written.update(row.run_id for row in await cursor.fetchall())
-    return written
+    values = {
+        **fence(run for run, _ in reports),
+        "dones": [progress.done for _, progress in reports],
+        "totals": [progress.total for _, progress in reports],
+        "notes": [progress.note for _, progress in reports],
+        "now": now,
+    }
+    cursor = await execute(connection, "progress.report", **values)
+    return {row.run_id for row in await cursor.fetchall()}

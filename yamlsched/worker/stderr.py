@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 MAX_WRITE_BYTES = 4_096  # a pipe that reports that it is writable takes as many without blocking
-FULL_BYTES = 1 << 20  # unwritten: what handlers print is left out then
-MAX_BUFFER_BYTES = 1 << 22  # likewise, and more is dropped
+MAX_BUFFER_BYTES = 1 << 22  # unwritten: more is dropped
 CLOSE_TIMEOUT_SECONDS = 2.0  # for the last lines to be read, at the end of the process
 
 
@@ -30,20 +29,14 @@ class NonBlockingStderr:
         self._poll.register(descriptor, select.POLLOUT)
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
-        self._is_scheduled = self._is_waiting = self._is_closed = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether what is written is not read, or not fast enough."""
-        return len(self._buffer) > FULL_BYTES
+        self._is_closed = False
 
     def write(self, text: str) -> int:
-        """Buffer ``text``; it is written soon."""
+        """Buffer ``text``; it is written soon. What is not read fast enough is dropped."""
         if not self._is_closed and len(self._buffer) <= MAX_BUFFER_BYTES:
+            if not self._buffer:  # otherwise a call is scheduled, or the reader is waited for
+                self._loop.call_soon(self._write_soon)
             self._buffer += text.encode(self.encoding, self.errors)
-            if not self._is_scheduled and not self._is_waiting:
-                self._is_scheduled = True
-                self._loop.call_soon(self._write_some)
         return len(text)
 
     def flush(self) -> None:
@@ -55,41 +48,34 @@ class NonBlockingStderr:
     def fileno(self) -> int:
         return self._descriptor
 
-    def _write_some(self) -> None:
-        self._is_scheduled = False
-        while self._buffer and self._poll.poll(0):
+    def _write_soon(self) -> None:
+        self._write(0)
+        if self._buffer:
+            self._loop.add_writer(self._descriptor, self._write_soon)
+        else:
+            self._loop.remove_writer(self._descriptor)
+
+    def _write(self, seconds: float) -> None:
+        """Write while there is room in less than ``seconds``: whole lines at once if possible.
+        Other processes cannot write between them.
+        """
+        while self._buffer and self._poll.poll(seconds * 1000):
+            piece = self._buffer[:MAX_WRITE_BYTES]
+            piece = piece[: piece.rfind(b"\n") + 1] or piece
             try:
-                del self._buffer[: os.write(self._descriptor, self._next_piece())]
+                del self._buffer[: os.write(self._descriptor, piece)]
             except BlockingIOError:
                 break
             except OSError:
                 # it has no reader any more: a run is worth more than its log line
                 self._is_closed = True
                 self._buffer.clear()
-        if bool(self._buffer) != self._is_waiting:
-            self._is_waiting = bool(self._buffer)
-            if self._is_waiting:
-                self._loop.add_writer(self._descriptor, self._write_some)
-            else:
-                self._loop.remove_writer(self._descriptor)
-
-    def _next_piece(self) -> bytearray:
-        """Return what is written at once: whole lines if possible. Other processes cannot write
-        between them.
-        """
-        piece = self._buffer[:MAX_WRITE_BYTES]
-        return piece[: piece.rfind(b"\n") + 1] or piece
 
     def close(self) -> None:
         """Write the rest, unless its reader is too slow."""
-        while self._buffer and self._poll.poll(CLOSE_TIMEOUT_SECONDS * 1000):
-            try:
-                del self._buffer[: os.write(self._descriptor, self._next_piece())]
-            except OSError:
-                break
+        self._write(CLOSE_TIMEOUT_SECONDS)
         self._buffer.clear()
-        if self._is_waiting:
-            self._loop.remove_writer(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
 
 
 @contextmanager

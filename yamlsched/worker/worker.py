@@ -40,11 +40,11 @@ from yamlsched.worker.forking import (
 )
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.local.pool import Pool
-from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
+from yamlsched.worker.outcomes import Outcomes, PendingOutcome, SuccessesRecorded
 from yamlsched.worker.queues import Queues
 from yamlsched.worker.registration import Registration, own_id
 from yamlsched.worker.report import RunReport
-from yamlsched.worker.sessions import Database, Notified, WorkerSessions
+from yamlsched.worker.sessions import Database, WorkerSessions
 from yamlsched.worker.stderr import non_blocking_stderr
 
 # for which a worker that holds no lease waits for a database that is away
@@ -92,7 +92,9 @@ class Worker:
         self.may_claim, self.has_work = asyncio.Event(), asyncio.Event()
         self.busy_at = clock.now()  # when it last had an attempt
         self.database = Database(workload.dsn)
-        self.sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
+        self.sessions = sessions = WorkerSessions(
+            self.database, self._on_notify if is_continuous else None
+        )
         namespace = workload.namespace
         name = own_id() if registration is None else registration.name.claims()
         self.queues = Queues(
@@ -147,18 +149,15 @@ class Worker:
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
                 self.queues.poll_after(attempts)
-            case OutcomeRecorded(pending, run_at):
-                self.attempts.discard(pending.attempt)
-                self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
-                if claims := self.queues.claims_of(pending.attempt):
-                    claims.note_outcome(pending.outcome, pending.end.kind is EndKind.RELEASED)
-                self.queues.poll_after([pending.attempt])
-            case OutcomeDiscarded(attempt):
+            case PendingOutcome(attempt=attempt) as pending:
                 self.attempts.discard(attempt)
-                self.queues.poll_now()
-            case Notified(namespaces):
-                if not namespaces or self.workload.namespace in namespaces:
+                if attempt.is_lost:
                     self.queues.poll_now()
+                    return
+                self.report.note_outcome(attempt, pending.end, pending.outcome, pending.run_at)
+                if claims := self.queues.claims_of(attempt):
+                    claims.note_outcome(pending.outcome, pending.end.kind is EndKind.RELEASED)
+                self.queues.poll_after([attempt])
             case Failed(error):
                 self._failure = self._failure or error
 
@@ -192,6 +191,10 @@ class Worker:
             self.pause_claims(True)
             self.on_moved()
         return True
+
+    def _on_notify(self) -> None:
+        self.queues.poll_now()
+        self.events.wake()
 
     def release_idle_capacity(self) -> None:
         self.queues.release_idle_capacity(is_over=not self.is_within_limits())

@@ -22,9 +22,8 @@ from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.outcomes import (
     MAX_SUCCESS_BATCH,
     MAX_UNWRITTEN_CHARS,
-    OutcomeDiscarded,
-    OutcomeRecorded,
     Outcomes,
+    PendingOutcome,
     SuccessesRecorded,
 )
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
@@ -42,16 +41,15 @@ class Recorded:
             case SuccessesRecorded(attempts):
                 self.states += [Status.SUCCEEDED] * len(attempts)
                 self.attempts.difference_update(attempts)
-            case OutcomeRecorded(pending, _):
-                self.states.append(pending.outcome.status)
-                self.attempts.remove(pending.attempt)
-            case OutcomeDiscarded(attempt):
+            case PendingOutcome(attempt=attempt, outcome=outcome):
                 self.attempts.remove(attempt)
+                if not attempt.is_lost:
+                    self.states.append(outcome.status)
 
 
 async def write(
     dsn: str, count: int, recorded: Recorded, enough: int, meanwhile: str = "select"
-) -> Outcomes:
+) -> None:
     """Claim ``count`` runs, let the last one fail and all others succeed, and write until ``enough`` are done with.
 
     ``meanwhile`` is executed on another session between claim and outcomes; a transaction stays open.
@@ -80,7 +78,6 @@ async def write(
     await asyncio.gather(writing, return_exceptions=True)
     await session.drop()
     await other.close()
-    return outcomes
 
 
 def runs(db: psycopg.Connection[Any], count: int) -> None:
@@ -104,11 +101,11 @@ def test_successes_are_written_in_bulk_and_a_failure_does_not_wait_for_all_of_th
     runs(db, count)
     recorded = Recorded()
 
-    outcomes = asyncio.run(write(dsn, count, recorded, count))
+    asyncio.run(write(dsn, count, recorded, count))
 
     assert recorded.states.index(Status.FAILED) == MAX_SUCCESS_BATCH
     assert statuses(db) == {"succeeded": count - 1, "failed": 1}
-    assert (len(outcomes), recorded.attempts) == (0, set())
+    assert recorded.attempts == set()
 
 
 def test_locked_runs_do_not_prevent_the_outcomes_of_others(
@@ -118,11 +115,10 @@ def test_locked_runs_do_not_prevent_the_outcomes_of_others(
     recorded = Recorded()
     locked = "begin; select from yamlsched.job_runs where id = (select min(id) from yamlsched.job_runs) for update"
 
-    outcomes = asyncio.run(write(dsn, 4, recorded, 3, locked))
+    asyncio.run(write(dsn, 4, recorded, 3, locked))
 
     assert sorted(recorded.states) == [Status.FAILED, Status.SUCCEEDED, Status.SUCCEEDED]
     assert statuses(db) == {"succeeded": 2, "failed": 1, "running": 1}
-    assert len(outcomes) == 1
 
 
 def test_outcomes_of_lost_runs_are_discarded_and_the_others_are_written(
@@ -132,11 +128,10 @@ def test_outcomes_of_lost_runs_are_discarded_and_the_others_are_written(
     recorded = Recorded()
     taken_over = "update yamlsched.job_runs set locked_by = 'B' where id = (select min(id) from yamlsched.job_runs)"
 
-    outcomes = asyncio.run(write(dsn, 3, recorded, 3, taken_over))
+    asyncio.run(write(dsn, 3, recorded, 3, taken_over))
 
     assert sorted(recorded.states) == [Status.FAILED, Status.SUCCEEDED]
     assert statuses(db) == {"succeeded": 1, "failed": 1, "running": 1}
-    assert len(outcomes) == 0
     assert "lease.lost" in capsys.readouterr().err
 
 

@@ -811,13 +811,9 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(
     due(db, job)
     run = one(ask)
     enqueued = [EnqueueBatch("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], None, None)]
-    called: list[str] = []
-
-    async def before() -> None:
-        called.append("before")
 
     async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
-        return await store.finish_with(connection, "default", held, SUCCESS, enqueued, before)
+        return await store.finish_with(connection, "default", held, SUCCESS, enqueued)
 
     assert ask(finish, held=run._replace(locked_by="B")) == {}
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 1  # type: ignore[union-attr]
@@ -827,7 +823,6 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(
         "select idempotency_key from yamlsched.job_runs where parent_id = %s", [run.id]
     ).fetchall()
     assert sorted(child.idempotency_key for child in children) == ["purge:a", "purge:b"]
-    assert called == ["before", "before"]
 
 
 def test_the_longest_delay_and_the_largest_strings_can_be_written(

@@ -178,10 +178,7 @@ def test_output_of_handlers_goes_to_stderr_with_the_run_and_its_end_is_stored_wi
 
     name = f"[prints_much {drained.runs['prints_much']}] "
     assert drained.log.count(f"{name}xxxx") == (1 << 20) // (1024 + len(name))
-    lines = (64 << 10) - (1 << 20) // (1024 + len(name))
-    left_out = (
-        f"63.0 MiB of output ({lines:,} lines) left out here, the limit for one attempt is 1 MiB"
-    )
+    left_out = "63.0 MiB of output left out here, the limit for one attempt is 1 MiB"
     assert drained.log.count(f"{name}yamlsched: {left_out}\n") == 1
 
 
