@@ -2,37 +2,29 @@
 -- about runs: only the lease does.
 
 -- name: report
--- A worker has come, for each of its queues. A queue is not returned if another process with this
--- id is live there. One that was lost, or that its engine has started again, takes its row over;
--- `takes_over`: in any case, because the id names this very process.
+-- A worker has come, is there, or has ended, for each of its queues. A queue is not returned if
+-- another process with this id is live there. One that was lost, or that its engine has started
+-- again, takes its row over; `is_own`: in any case, because the id names this very process.
 insert into yamlsched.workers as w
-    (namespace, id, queue, host, path, revision, cannot_start, reported_at, seen_at)
-select %(namespace)s, %(id)s, q.name, %(host)s, %(path)s, %(revision)s, %(cannot_start)s, c.now,
-       c.now
-from unnest(%(queues)s::text[]) as q (name)
+    (namespace, id, queue, host, path, revision, cannot_start, reported_at, seen_at, leaving_at,
+     ended_at, runs)
+select %(namespace)s, %(id)s, q.name, %(host)s, %(path)s, %(revision)s, %(cannot_start)s,
+       coalesce(q.reported_at, c.now), c.now, case when %(is_leaving)s then c.now end,
+       case when q.has_ended then c.now end, q.runs
+from unnest(%(queues)s::text[], %(reported_ats)s::timestamptz[], %(runs)s::bigint[],
+            %(has_ended)s::boolean[]) as q (name, reported_at, runs, has_ended)
 cross join (select :now as now) c
 on conflict (namespace, id, queue) do update
 set host = excluded.host, path = excluded.path, revision = excluded.revision,
     cannot_start = excluded.cannot_start, reported_at = excluded.reported_at,
-    seen_at = excluded.seen_at,
-    leaving_at = null, ended_at = null, error = null, runs = 0
-where %(takes_over)s or w.reported_at is null or w.ended_at is not null
+    seen_at = excluded.seen_at, error = null, runs = excluded.runs,
+    leaving_at = case when excluded.leaving_at is not null
+                      then coalesce(w.leaving_at, excluded.leaving_at) end,
+    ended_at = excluded.ended_at
+where %(is_own)s or w.reported_at = excluded.reported_at
+   or w.reported_at is null or w.ended_at is not null
    or w.seen_at <= excluded.seen_at - interval '60 seconds'
 returning w.queue, w.reported_at;
-
--- name: beat
--- A worker is there, or has ended. Returns the queues whose rows are its own: others were pruned,
--- or taken over by another process after it was lost. One that was counted as lost is live again.
-update yamlsched.workers w
-set seen_at = c.now, runs = o.runs, cannot_start = %(cannot_start)s,
-    leaving_at = case when %(is_leaving)s then coalesce(w.leaving_at, c.now) end,
-    ended_at = case when %(has_ended)s then c.now end, error = null
-from (select :now as now) c
-cross join unnest(%(queues)s::text[], %(reported_ats)s::timestamptz[], %(runs)s::bigint[])
-    as o (queue, reported_at, runs)
-where w.namespace = %(namespace)s and w.id = %(id)s and w.queue = o.queue
-  and w.reported_at = o.reported_at
-returning w.queue;
 
 -- name: latest
 -- Workers: those that are there first, then the latest.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -80,74 +80,52 @@ class Registration:
         Return False if another process has its id meanwhile. A server that does not answer is asked
         again with the next beat.
         """
-        left = self.reported_at.keys() - set(queues) - self.named
-        is_due = clock.now() >= self._next_at or is_leaving != self._is_leaving or bool(left)
-        if not is_due and self.reported_at.keys() >= set(queues):
+        wanted = {*queues, *self.named}
+        is_same = is_leaving == self._is_leaving and self.reported_at.keys() >= wanted
+        if is_same and clock.now() < self._next_at:
             return True
-
-        async def ask(connection: AsyncConnection) -> bool:
-            await self._beat(connection, left, is_leaving=True, has_ended=True)
-            for queue in left:
-                del self.reported_at[queue]
-            known = await self._beat(connection, self.reported_at, is_leaving)
-            missing = sorted(set(queues) - known)
-            if not missing:
-                return True
-            cursor = await execute(connection, "workers.report", **self._report(missing))
-            rows = await cursor.fetchall()
-            self.reported_at |= {row.queue: row.reported_at for row in rows}
-            return len(rows) == len(missing)
-
         self._next_at, self._is_leaving = clock.now() + BEAT_INTERVAL_SECONDS, is_leaving
-        try:
-            return await session.run(ask, TIMEOUT_SECONDS)
-        except Unanswered:
+        left = self.reported_at.keys() - wanted
+        rows = await self._report(session, self.values(wanted | left, is_leaving, left))
+        if rows is None:
             return True
-        except psycopg.Error as error:
-            log.warning("worker.not_reported", error=reason(error))
-            return True
+        self.note(row for row in rows if row.queue in wanted)
+        return self.reported_at.keys() == wanted
 
     async def end(self, session: WorkerSession) -> None:
         """Write that the worker has ended. If the server does not answer, it is lost later."""
+        queues = self.reported_at.keys()
+        await self._report(session, self.values(queues, is_leaving=True, ended=queues))
 
-        async def ask(connection: AsyncConnection) -> None:
-            await self._beat(connection, self.reported_at, is_leaving=True, has_ended=True)
+    async def _report(self, session: WorkerSession, values: dict[str, Any]) -> list[Any] | None:
+        async def ask(connection: AsyncConnection) -> list[Any]:
+            cursor = await execute(connection, "workers.report", **values)
+            return await cursor.fetchall()
 
         try:
-            await session.run(ask, TIMEOUT_SECONDS)
-        except (Unanswered, psycopg.Error):
-            return
+            return await session.run(ask, TIMEOUT_SECONDS)
+        except Unanswered:
+            return None
+        except psycopg.Error as error:
+            log.warning("worker.not_reported", error=reason(error))
+            return None
 
-    async def _beat(
-        self,
-        connection: AsyncConnection,
-        of: Collection[str],
-        is_leaving: bool,
-        has_ended: bool = False,
-    ) -> set[str]:
-        queues = list(of)
-        if not queues:
-            return set()
-        cursor = await execute(
-            connection,
-            "workers.beat",
-            namespace=self.name.namespace,
-            id=self.name.id,
-            queues=queues,
-            reported_ats=[self.reported_at[queue] for queue in queues],
-            runs=[self.runs[queue] for queue in queues],
-            is_leaving=is_leaving,
-            has_ended=has_ended,
-            cannot_start=Jsonb(self.cannot_start),
-            now=None,
-        )
-        return {row.queue for row in await cursor.fetchall()}
+    def note(self, rows: Iterable[Any]) -> None:
+        """Note which rows are its own."""
+        self.reported_at = {row.queue: row.reported_at for row in rows}
 
-    def _report(self, queues: Sequence[str]) -> Mapping[str, Any]:
+    def values(
+        self, queues: Iterable[str], is_leaving: bool = False, ended: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the parameters of the statement that writes the rows of ``queues``."""
+        names = sorted(queues)
         return {
             **asdict(self.name),
-            "queues": queues,
-            "takes_over": self.name.is_own,
+            "queues": names,
+            "reported_ats": [self.reported_at.get(queue) for queue in names],
+            "runs": [self.runs[queue] for queue in names],
+            "has_ended": [queue in ended for queue in names],
+            "is_leaving": is_leaving,
             "cannot_start": Jsonb(self.cannot_start),
             "now": None,
         }
@@ -172,10 +150,10 @@ def register(
     with connection.transaction() as transaction:
         if not name.is_own and (why := _refusal(connection, registration, wanted, max_workers)):
             return why
-        rows = execute(connection, "workers.report", **registration._report(wanted)).fetchall()
+        rows = execute(connection, "workers.report", **registration.values(wanted)).fetchall()
         if len(rows) < len(wanted):
             raise psycopg.Rollback(transaction)
-        registration.reported_at = {row.queue: row.reported_at for row in rows}
+        registration.note(rows)
         registration._next_at = clock.now() + BEAT_INTERVAL_SECONDS
         return registration
     return "another worker with this id is live"
@@ -188,7 +166,7 @@ def _refusal(
     max_workers: Mapping[str, int],
 ) -> str | None:
     """Return why a worker with an id may not start, and write it if that is no failed start."""
-    worker = registration._report(queues)
+    worker = registration.values(queues)
     if other := execute(connection, "workers.other_requests", **worker).fetchone():
         raise Refused(
             f'worker "{worker["id"]}" was requested for queue "{other.queue}" of namespace'
