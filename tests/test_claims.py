@@ -103,7 +103,7 @@ def test_a_claim_waits_for_no_gate_but_steps_over_its_job_and_comes_back(
         assert worker.claim(1) == [second]
         for _ in range(3):
             assert worker.claim() == []
-        assert worker.claims.awaits_retry
+        assert worker.claims.retries
 
     assert sorted(worker.claim() + worker.claim()) == [first]
 
@@ -119,7 +119,7 @@ def test_a_worker_gives_up_on_a_gate_that_stays_locked_until_the_next_poll(
         for _ in range(2 * MAX_BUSY_CLAIMS):
             assert worker.claim() == []
 
-        assert len(worker.claims._retries) == MAX_BUSY_CLAIMS - 1
+        assert len(worker.claims.retries) == MAX_BUSY_CLAIMS - 1
 
 
 def test_a_claim_whose_second_statement_is_not_answered_is_released(
@@ -142,7 +142,7 @@ def test_a_claim_whose_second_statement_is_not_answered_is_released(
 
     # then it executes what it knows of, and releases the rest at no cost
     assert plain in taken
-    assert worker.claims.has_lost_claims
+    assert worker.claims.lost
     worker.runner.run(worker.claims.release_lost_claims())
     assert (row(db, plain).status, row(db, gated).status, row(db, gated).attempts) == (
         "running",

@@ -14,9 +14,9 @@ from support.command_line import Cli, command_line
 from support.project import Project, a_project, until
 from yamlsched.runs.lifecycle import ClaimedRun, Keep
 from yamlsched.schedule.job import Job, Output
-from yamlsched.worker import live_output
+from yamlsched.worker import leases
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.live_output import LiveOutput
+from yamlsched.worker.leases import LiveOutput
 from yamlsched.worker.output import AttemptOutput
 
 pytestmark = pytest.mark.story
@@ -216,14 +216,14 @@ def test_the_last_eight_kibibytes_are_written_with_the_number_of_those_before() 
 
     assert written is not None
     text, omitted_bytes = written
-    assert live_output.MAX_BYTES - 8 <= len(text.encode()) <= live_output.MAX_BYTES
+    assert leases.MAX_OUTPUT_BYTES - 8 <= len(text.encode()) <= leases.MAX_OUTPUT_BYTES
     assert omitted_bytes + len(text.encode()) == 7 * 50_000
 
 
 def test_a_secret_is_removed_also_where_the_output_is_cut() -> None:
     attempt, pipe = an_attempt()
     secret = "hunter2-hunter2"
-    filler = "x" * (live_output.MAX_BYTES - 8) + "\n"
+    filler = "x" * (leases.MAX_OUTPUT_BYTES - 8) + "\n"
     pipe.add(f"{secret}\n{filler}{secret[:7]}".encode())
 
     written = note(attempt, lambda text: text.replace(secret, "***"))

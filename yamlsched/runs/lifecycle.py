@@ -267,7 +267,7 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def last_bytes(output: str) -> tuple[str, int]:
+def last_bytes(output: str, max_bytes: int = MAX_OUTPUT_BYTES) -> tuple[str, int]:
     """Return the end of ``output`` that is kept, and the bytes before it.
 
     >>> kept, omitted_bytes = last_bytes("\u20ac" * 30_000)
@@ -276,7 +276,7 @@ def last_bytes(output: str) -> tuple[str, int]:
     """
     content = output.encode()
     # a character that is cut is left out
-    kept = content[-MAX_OUTPUT_BYTES:].decode("utf-8", "ignore")
+    kept = content[-max_bytes:].decode("utf-8", "ignore")
     return kept, len(content) - len(kept.encode())
 
 

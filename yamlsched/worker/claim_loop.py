@@ -85,7 +85,7 @@ async def claim_continually(worker: Worker) -> None:
             worker.events.wake()
         for claims in worker.queues.in_turn():
             limit = _room(worker, claims)
-            if limit > 0 or claims.has_lost_claims:
+            if limit > 0 or claims.lost:
                 await claims.release_lost_claims()
                 if limit > 0:
                     await _claim(worker, claims, limit)
@@ -123,7 +123,7 @@ def _room(worker: Worker, claims: Claims) -> int:
     capacity = worker.queues.pool(claims).capacity()
     if capacity.parallel == 0:
         # other ticks of this host have all permits, and do what is due
-        claims.set_exhausted()
+        claims.is_exhausted, claims.look_at = True, clock.now() + POLL_INTERVAL_SECONDS
         return 0
     room = worker.budget.room(capacity)
     if (concurrency := claims.rules.concurrency) is None:
@@ -142,7 +142,6 @@ async def _claim(worker: Worker, claims: Claims, limit: int) -> None:
         worker.report.note_claimed(runs)
         worker.budget.note_claimed(runs)
         _submit(worker, claims.queue, runs, sent_at)
-        worker.has_work.set()
     worker.release_idle_capacity()
     await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 

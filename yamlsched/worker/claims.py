@@ -74,16 +74,12 @@ class Claims:
         # the last claim found less than it asked for, and nothing has changed since it was sent
         self.is_exhausted = self._has_changed = False
         self._looked_at = 0.0  # when it claimed last
-        self._look_at = 0.0  # when it claims again, whatever changes
+        self.look_at = 0.0  # when it claims again, whatever changes
         self._busy: set[int] = set()  # jobs that the next claim steps over: their gates were taken
         self._busy_claims = 0
-        self._retries: list[float] = []  # when attempts that failed here are due again
+        self.retries: list[float] = []  # when attempts that failed here are due again
         # tokens of claims whose answer was lost; until when they are asked for
-        self._lost: dict[str, float] = {}
-
-    def set_exhausted(self) -> None:
-        """Note that nothing can be claimed until the next poll."""
-        self.is_exhausted, self._look_at = True, clock.now() + POLL_INTERVAL_SECONDS
+        self.lost: dict[str, float] = {}
 
     def poll_now(self) -> None:
         """Note that anything may be claimable: also for a claim that is on its way."""
@@ -95,14 +91,14 @@ class Claims:
         A worker that is notified of what is created need not look after each run.
         """
         if self._polls and clock.now() < self._looked_at + LOOK_INTERVAL_SECONDS:
-            self._look_at = min(self._look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
+            self.look_at = min(self.look_at, self._looked_at + LOOK_INTERVAL_SECONDS)
         else:
             self.poll_now()
 
     def retry_in(self, seconds: float) -> None:
         """Note that a run that failed here is due again in ``seconds``."""
         if seconds < MAX_RETRY_WAIT_SECONDS:
-            heapq.heappush(self._retries, clock.now() + seconds)
+            heapq.heappush(self.retries, clock.now() + seconds)
 
     def note_outcome(self, outcome: Outcome, is_released: bool) -> None:
         """Note what an attempt has left: a run that is due again now, or soon. ``is_released``: it
@@ -115,32 +111,22 @@ class Claims:
             self.retry_in(outcome.delay.total_seconds())
 
     @property
-    def awaits_retry(self) -> bool:
-        """Whether a run that failed here is due again soon."""
-        return bool(self._retries)
-
-    @property
     def idle_seconds(self) -> float:
         """Seconds for which a worker may wait that can claim nothing."""
-        return max(0.0, self._look_at - clock.now()) if self.is_exhausted else POLL_INTERVAL_SECONDS
+        return max(0.0, self.look_at - clock.now()) if self.is_exhausted else POLL_INTERVAL_SECONDS
 
     def check_clock(self) -> None:
         """Have due runs looked for if it is time to."""
         now = clock.now()
-        if now >= self._look_at:
+        if now >= self.look_at:
             self.poll_now()
-        while self._retries and self._retries[0] <= now:
-            heapq.heappop(self._retries)
+        while self.retries and self.retries[0] <= now:
+            heapq.heappop(self.retries)
             self.poll_now()
-
-    @property
-    def has_lost_claims(self) -> bool:
-        """Whether the answer to a claim is unknown, or nothing of it can be started."""
-        return bool(self._lost)
 
     def lose(self, runs: Iterable[ClaimedRun]) -> None:
         """Have ``runs`` released, which were claimed and will not be started."""
-        self._lost.update((run.locked_by, 0.0) for run in runs)
+        self.lost.update((run.locked_by, 0.0) for run in runs)
 
     async def release_lost_claims(self) -> None:
         """Release, at no cost, what was claimed by claims whose answers were lost: nothing of it
@@ -148,17 +134,17 @@ class Claims:
 
         Such a claim may reach the server late, so it is asked for again for some seconds.
         """
-        for token in list(self._lost):
+        for token in list(self.lost):
             release = partial(claiming.release_claim, namespace=self._namespace, token=token)
             try:
                 released = await self._session.run(release, TIMEOUT_SECONDS)
             except (Unanswered, psycopg.OperationalError):
                 return
-            self._lost[token] = until = self._lost[token] or clock.now() + LOST_CLAIM_SECONDS
+            self.lost[token] = until = self.lost[token] or clock.now() + LOST_CLAIM_SECONDS
             if released:
                 self.poll_now()
             if released or clock.now() > until:
-                del self._lost[token]
+                del self.lost[token]
 
     async def claim(
         self, limit: int, scope: claiming.ClaimScope, skipped: Collection[int] = ()
@@ -192,7 +178,7 @@ class Claims:
             )
             claimed.is_complete = bool(is_complete)
         self._looked_at = clock.now()
-        self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
+        self.look_at = self._looked_at + POLL_INTERVAL_SECONDS
         self.is_exhausted = claimed.is_complete and not busy and not self._has_changed
         self._step_over(claimed)
         return claimed.runs
@@ -224,7 +210,7 @@ class Claims:
             return await answer_of(self._session, ask)
         except Unanswered as error:
             if error.was_asked:
-                self._lost[token] = 0.0
+                self.lost[token] = 0.0
             return None
 
 

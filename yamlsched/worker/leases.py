@@ -1,5 +1,8 @@
 """Leases: renewed every quarter of their length, all by one statement; handlers are stopped before
-a lease ends.
+a lease ends. And what is shown of running attempts.
+
+Their progress is written once a second, the end of their output with the renewals of their leases,
+and deleted when they end: a run that is lost with its host keeps its last words.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.query import AsyncConnection, execute
-from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
+from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Keep, Status, last_bytes, storable
 from yamlsched.worker import clock, statements
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.live_output import LiveOutput
 from yamlsched.worker.queues import Queues
 from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
+MAX_OUTPUT_BYTES = 8_192
 TIMEOUT_SECONDS = 10.0
 
 
@@ -74,6 +77,60 @@ def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
         for attempt in attempts
         if attempt.progress != attempt.written_progress and not attempt.is_lost
     ]
+
+
+class LiveOutput:
+    """Writes what is new of the output of attempts. ``redact`` removes secrets from a string."""
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact = redact
+
+    async def write(self, session: WorkerSession, attempts: Iterable[Attempt]) -> None:
+        """Write the output of ``attempts``, whose leases were renewed. What the server does not
+        take is left out.
+        """
+        if changed := list(filter(self._note_change, attempts)):
+            with contextlib.suppress(Unanswered, psycopg.Error):
+                await session.run(partial(_write_outputs, changed), TIMEOUT_SECONDS)
+
+    def _note_change(self, attempt: Attempt) -> bool:
+        """Set the last whole lines of its output, and return whether they are new.
+
+        In a line that has not ended, a secret may be cut, and would not be found.
+        """
+        may_print = (
+            attempt.took is None
+            and not attempt.is_lost
+            and attempt.job.output.keep is not Keep.NEVER
+        )
+        if attempt.output is None or not may_print:
+            return False
+        content, total = attempt.output.tail()
+        whole = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
+        text = storable(self._redact(whole.decode("utf-8", "replace")))
+        kept, _ = last_bytes(text, MAX_OUTPUT_BYTES)
+        omitted_bytes = max(0, total - len(content) + len(whole) - len(kept.encode()))
+        before, attempt.live_output = attempt.live_output, (kept, omitted_bytes)
+        return bool(kept) and before != attempt.live_output
+
+
+async def _write_outputs(attempts: list[Attempt], connection: AsyncConnection) -> None:
+    outputs = [attempt.live_output or ("", 0) for attempt in attempts]
+    await execute(
+        connection,
+        "progress.write_outputs",
+        **statements.fence(attempt.run for attempt in attempts),
+        outputs=[text for text, _ in outputs],
+        omitted=[omitted_bytes for _, omitted_bytes in outputs],
+    )
+
+
+async def forget_output(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
+    """Delete what was written of ``attempts``, which have ended: what is kept of their output is
+    elsewhere.
+    """
+    if written := [attempt.run for attempt in attempts if attempt.live_output is not None]:
+        await execute(connection, "progress.forget_outputs", **statements.fence(written))
 
 
 CHECK_INTERVAL_SECONDS = 0.1

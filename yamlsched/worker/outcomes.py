@@ -26,7 +26,7 @@ from yamlsched.runs.lifecycle import (
     Status,
     after_attempt,
 )
-from yamlsched.worker import clock, leases, live_output, statements
+from yamlsched.worker import clock, leases, statements
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Unanswered, WorkerSession
@@ -154,7 +154,7 @@ class Outcomes:
             async def succeed(connection: AsyncConnection) -> bool:
                 await leases.write_last_progress(connection, batch)
                 is_written = await statements.succeed(connection, runs)
-                await live_output.forget(connection, batch)
+                await leases.forget_output(connection, batch)
                 return is_written
 
             is_written = await self._session.run(succeed, TIMEOUT_SECONDS)
@@ -222,7 +222,7 @@ class Outcomes:
             await statements.unlock(
                 connection, self._namespace, [pending.attempt.run for pending in settled]
             )
-            await live_output.forget(connection, [pending.attempt for pending in settled])
+            await leases.forget_output(connection, [pending.attempt for pending in settled])
             for pending in settled:
                 self._finish(pending)
             if not (batch := [pending for pending in batch if not pending.is_done]):
@@ -243,7 +243,7 @@ class Outcomes:
         ]
         if dead:
             await statements.pause_dying(connection, self._namespace, dead)
-        await live_output.forget(
+        await leases.forget_output(
             connection, [attempt for attempt in attempts if attempt.run.id in written]
         )
         for pending in batch:

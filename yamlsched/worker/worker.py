@@ -24,14 +24,13 @@ from yamlsched.schedule.job import Queue
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import STOPPED, Attempt, WorkerLimits, Workload
 from yamlsched.worker.claim_loop import ClaimBudget, claim_continually
-from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
+from yamlsched.worker.claims import Claims, Upkeep
 from yamlsched.worker.executor import (
     Ended,
     EventQueue,
     Failed,
     ReturnedUnstarted,
     Succeeded,
-    wait,
 )
 from yamlsched.worker.forking import (
     WORKER_SIGNALS,
@@ -49,6 +48,7 @@ from yamlsched.worker.stderr import non_blocking_stderr
 
 # for which a worker that holds no lease waits for a database that is away
 AWAY_TIMEOUT_SECONDS = 30.0
+IDLE_CHECK_INTERVAL_SECONDS = 0.5
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 
@@ -89,7 +89,7 @@ class Worker:
         # called when they lead elsewhere; without it, it is the end
         self.on_moved: Callable[[], None] | None = None
         self._failure: BaseException | None = None
-        self.may_claim, self.has_work = asyncio.Event(), asyncio.Event()
+        self.may_claim = asyncio.Event()
         self.busy_at = clock.now()  # when it last had an attempt
         self.database = Database(workload.dsn)
         self.sessions = sessions = WorkerSessions(
@@ -158,8 +158,12 @@ class Worker:
                 if claims := self.queues.claims_of(attempt):
                     claims.note_outcome(pending.outcome, pending.end.kind is EndKind.RELEASED)
                 self.queues.poll_after([attempt])
-            case Failed(error):
-                self._failure = self._failure or error
+            case Failed(error) if self._failure is None:
+                self._failure = error
+                self.stopped_at = self.stop_handlers_at = clock.now()
+                self._release_unstarted()
+                self._stop_executing(grace=0)
+                asyncio.get_running_loop().call_later(STOP_TIMEOUT_SECONDS, self.events.wake)
 
     # -- when it may claim -------------------------------------------------------------------------
 
@@ -222,12 +226,9 @@ class Worker:
                 self.outcomes.write(),
                 self.leases.renew_due(),
                 self._check_regularly(),
+                *(companion(self) for companion in companions),
             )
-            own_tasks = [asyncio.create_task(part) for part in parts]
-            tasks = [
-                *own_tasks,
-                *(asyncio.create_task(companion(self)) for companion in companions),
-            ]
+            tasks = [asyncio.create_task(part) for part in parts]
             for task in tasks:
                 task.add_done_callback(self._on_task_done)
             try:
@@ -237,13 +238,10 @@ class Worker:
                         if is_terminated and self.stopped_at is None:
                             await asyncio.sleep(SIGNAL_DELAY_SECONDS)
                         self._handle(event)
-                    if self._failure is not None:
-                        raise self._failure
                     self.may_claim.set()
+                if self._failure is not None:
+                    raise self._failure
                 return self.report
-            except BaseException:
-                await self._abort(own_tasks)
-                raise
             finally:
                 await self._close(tasks)
                 for number in WORKER_SIGNALS:
@@ -256,10 +254,8 @@ class Worker:
     async def _check_regularly(self) -> None:
         """Check everything that depends on the clock, until cancelled."""
         while True:
-            if self.attempts or not self.is_continuous:
-                await asyncio.sleep(CHECK_INTERVAL_SECONDS)
-            else:
-                await wait(self.has_work, POLL_INTERVAL_SECONDS)
+            is_idle = self.is_continuous and not self.attempts
+            await asyncio.sleep(IDLE_CHECK_INTERVAL_SECONDS if is_idle else CHECK_INTERVAL_SECONDS)
             self.queues.check()
             self.leases.check()
             if self.attempts:
@@ -271,19 +267,23 @@ class Worker:
 
     def _is_finished(self) -> bool:
         is_away = self.database.away_since is not None
+        if self._failure is not None and self.stopped_at is not None:
+            # what could not be released is retried when its leases expire
+            is_over = clock.now() - self.stopped_at >= STOP_TIMEOUT_SECONDS
+            return is_away or is_over or not self.attempts
         if self._must_give_up():
             reason = f"the database was lost and did not return: {self.database.reason}"
             if count := len(self.attempts):
                 reason += f"; its unfinished runs ({count}) are retried when their leases expire"
             raise EnvironmentFailed(reason)
-        has_lost_claims = any(claims.has_lost_claims for claims in self.queues)
+        has_lost_claims = any(claims.lost for claims in self.queues)
         if self.attempts or has_lost_claims or (self.is_claiming and not is_away):
             return False
         if not self.is_within_limits():
             if is_away and self.stopped_at is None:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
-        is_idle = all(claims.is_exhausted and not claims.awaits_retry for claims in self.queues)
+        is_idle = all(claims.is_exhausted and not claims.retries for claims in self.queues)
         has_swept = self.upkeep.next_at > 0.0 and not self.upkeep.has_offered
         return is_idle and not self.is_continuous and has_swept
 
@@ -348,21 +348,6 @@ class Worker:
         for attempt in executing:
             attempt.stopped = attempt.stopped or STOPPED
         self.queues.stop(executing, grace)
-
-    async def _abort(self, own_tasks: list[asyncio.Task[None]]) -> None:
-        """Stop all handlers after a failure, and release their runs if the database
-        can be reached.
-        """
-        self.stopped_at = self.stop_handlers_at = clock.now()
-        self._release_unstarted()
-        self._stop_executing(grace=0)
-        deadline = clock.now() + STOP_TIMEOUT_SECONDS
-        while self.attempts and clock.now() < deadline and self.database.away_since is None:
-            if any(task.done() for task in own_tasks):
-                return
-            for event in self.events.take():
-                self._handle(event)
-            await asyncio.sleep(0.01)
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         is_away = self.database.away_since is not None
