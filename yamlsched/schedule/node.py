@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from yamlsched.text import quoted
@@ -36,6 +36,7 @@ class Bad:
 BAD = Bad()
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """A value and the offsets ``start`` and ``end`` between which it is written.
 
@@ -47,50 +48,26 @@ class Node:
     are beside those of the main one.
     """
 
-    __slots__ = (
-        "alias_at",
-        "defaults",
-        "end",
-        "has_errors",
-        "height",
-        "key",
-        "size",
-        "start",
-        "style",
-        "value",
-    )
-
-    def __init__(
-        self, value: Any, start: int, end: int, style: str | None = None, size: int = 1
-    ) -> None:
-        self.value = value
-        self.start = start
-        self.end = end
-        self.style = style
-        self.size = size
-        self.height = 0
-        self.has_errors = value is BAD
-        self.alias_at: int | None = None
-        self.key: Node | None = None
-        self.defaults = DEFAULTS
+    value: Any
+    start: int
+    end: int
+    style: str | None = None
+    size: int = 1
+    height: int = 0
+    has_errors: bool = False
+    key: Node | None = None
+    alias_at: int | None = None
+    defaults: str = DEFAULTS
 
     def aliased(self, at: int) -> Node:
         """Return this node as the alias at offset ``at`` refers to it."""
-        node = Node(self.value, self.start, self.end, self.style, self.size)
-        node.height, node.has_errors, node.key, node.alias_at = (
-            self.height,
-            self.has_errors,
-            self.key,
-            at,
-        )
-        return node
+        value, start, end, style = self.value, self.start, self.end, self.style
+        return Node(value, start, end, style, self.size, self.height, self.has_errors, self.key, at)
 
     def merged(self, values: dict[str, Node]) -> Node:
         """Return this mapping with other values."""
-        node = Node(values, self.start, self.end, self.style)
-        node.has_errors = self.has_errors or any(value.has_errors for value in values.values())
-        node.key, node.alias_at, node.defaults = self.key, self.alias_at, self.defaults
-        return node
+        has_errors = self.has_errors or any(value.has_errors for value in values.values())
+        return replace(self, value=values, has_errors=has_errors)
 
     @property
     def span(self) -> Span:

@@ -155,6 +155,7 @@ class _Builder:
             self.findings.error_at((start, end), "YS003", message, "Remove it.")
             value = BAD
         node = Node(value, start, end, style, 1 + len(text) // CHARS_PER_UNIT)
+        node.has_errors = value is BAD
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node
@@ -200,7 +201,7 @@ class _Builder:
                 yaml_errors.report_unquoted(span[0], self.findings)
                 raise _Stop
             yaml_errors.report_unknown_alias(name, span, self.anchors, self.findings)
-            return Node(BAD, *span)
+            return Node(BAD, *span, has_errors=True)
         self.expanded_size += target.size
         if self.expanded_size > MAX_EXPANDED_SIZE:
             message = f"aliases and merge keys expand to more than {MAX_EXPANDED_SIZE:,} values"
