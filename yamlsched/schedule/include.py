@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +16,8 @@ from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import INCLUDED, SCHEMA
 from yamlsched.text import quoted
 
-WILDCARD = re.compile(r"[*?\[]")
+LIST_TREE = ("ls-tree", "-r", "-z", "--full-tree")
+"""The arguments of git that list the files below a tree."""
 TOP_LEVEL = {**INCLUDED, "properties": {key: {} for key in INCLUDED["properties"]}}
 """The schema of an included file without what its keys have: their paths are those of the main
 file.
@@ -72,26 +71,6 @@ def beside(file: str, path: str) -> str:
     ('conf/jobs/a.yaml', 'main:jobs/a.yaml')
     """
     return file[: max(file.rfind("/"), file.rfind(":")) + 1] + path
-
-
-def tree_arguments(tree: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments that list the files in ``tree`` that patterns of ``include`` may match,
-    from its own top.
-    """
-    prefixes = {prefix(pattern) for pattern in patterns}
-    folders = () if "" in prefixes else sorted(prefixes)
-    names = (f":(literal){name}" for name in folders)
-    return ("ls-tree", "-r", "-z", "--full-tree", tree, "--", *names)
-
-
-def prefix(pattern: str) -> str:
-    """Return the folder in which a pattern of ``include`` begins to match; empty: the first one.
-
-    >>> prefix("teams/billing/*.yaml"), prefix("*.yaml")
-    ('teams/billing', '')
-    """
-    names = pattern.split("/")[:-1]
-    return "/".join(takewhile(lambda name: not WILDCARD.search(name), names))
 
 
 def blobs(listed: bytes, patterns: Sequence[str], main: str) -> dict[str, str]:

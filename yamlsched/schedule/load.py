@@ -168,7 +168,9 @@ def load(data: bytes, file: str, environment: str | None, included: Included = N
         return Loaded(
             namespace=reader.read(namespace) if namespace else "default",
             timezone=timezone or "UTC",
-            environments={name: _plain(root.get("environments", name)) for name in names},
+            environments={
+                str(entry.path[-1]): entry.node.plain() for entry in root.entries("environments")
+            },
             environment=environment,
             retention=build_retention(root, findings),
             paths=paths,
@@ -184,10 +186,6 @@ def load(data: bytes, file: str, environment: str | None, included: Included = N
         )
 
     return complete(environment if environment in names else None)
-
-
-def _plain(spot: Spot | None) -> Any:
-    return spot.node.plain() if spot is not None else None
 
 
 def _enabled(job: Job, environment: str | None) -> Job:

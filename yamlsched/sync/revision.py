@@ -141,7 +141,7 @@ def _read_git(
     committed = {place.name: entry[2].decode("ascii", "replace")}
     if included.patterns:
         tree = ask("rev-parse", "--verify", f"{commit}:./").decode("ascii", "replace").strip()
-        listed = ask(*include.tree_arguments(tree, included.patterns))
+        listed = ask(*include.LIST_TREE, tree)
         committed |= include.blobs(listed, included.patterns, place.name)
     contents = {place.name: data, **{each.path: each.data for each in included.files}}
     if committed.keys() != contents.keys() or not all(

@@ -119,7 +119,7 @@ class _Repository:
             return Contents(data, NOTHING)
         folder = name[: max(name.rfind("/"), name.find(":")) + 1]
         tree = self.answer("rev-parse", "-q", "--verify", folder) or b""
-        listed = self.answer(*include.tree_arguments(tree.decode("ascii").strip(), patterns)) or b""
+        listed = self.answer(*include.LIST_TREE, tree.decode("ascii").strip()) or b""
         now = (each.data for each in schedule_file.read_included(file, patterns, True).files)
         known = {git.blob_id(each, blob): each for each in now}
         files, size = [], len(data)
