@@ -38,11 +38,10 @@ FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
-WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-WORDS |= {
-    word: value
-    for value in (True, False)
-    for word in (f"{value}", f"{value}".lower(), f"{value}".upper())
+WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 FIRST_OF_NUMBER = frozenset("+-.0123456789")
 CORE_TAG = "tag:yaml.org,2002:"

@@ -117,16 +117,9 @@ class Reader:
             for item in child.children():
                 code = int(item.path[-1] if child.path[-1] == "retry_after" else item.value)
                 first = listed.setdefault(code, item)
-                if first is not item:
-                    notes = [(first.key.node.start, "the first one is here")]
+                if first is not item or (code == 0 and "success" not in spot.value):
                     message = f"{spot}: exit code {code} is listed twice"
-                    remedy = "Remove one of the two."
-                    self.findings.error(item.key, "YS120", message, remedy, notes=notes)
-                elif code == 0 and "success" not in spot.value:
-                    message = (
-                        f"{spot}: exit code 0 is in {child.path[-1]}, and success is [0] by default"
-                    )
-                    remedy = "Write success: too, without 0."
+                    remedy = "Remove one of the two. Unless success is written, it is [0]."
                     self.findings.error(item.key, "YS120", message, remedy)
         delays = ExitCodes().retry_after
         default = {code: delays[code] for code in delays if code not in listed}

@@ -71,11 +71,8 @@ def _calendar(entry: Spot, findings: Findings) -> Calendar | None:
             )
         elif first and last:
             dates.append((first, last))
-    until = (
-        day(entry.child("until").value, entry.child("until"), findings)
-        if "until" in entry.value
-        else None
-    )
+    spot = entry.get("until")
+    until = day(spot.value, spot, findings) if spot else None
     return Calendar(str(entry.path[-1]), tuple(dates), until) if findings.is_valid(entry) else None
 
 
