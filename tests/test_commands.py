@@ -674,7 +674,6 @@ def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(programs, "LIBC", None)
 
     async def tell(pool: Pool) -> None:

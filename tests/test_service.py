@@ -105,8 +105,8 @@ def test_a_loop_whose_file_is_gone_syncs_at_the_next_minute_of_the_database(
 
     now = db.execute("select clock_timestamp() as now").fetchone().now  # type: ignore[union-attr]
     assert now - timedelta(minutes=1) < update.now <= now
-    assert update.has_findings
-    assert "the jobs of the last readable file are run" in update.messages[0]
+    assert update.result.has_findings
+    assert "the jobs of the last readable file are run" in update.result.messages[0]
 
 
 def test_a_heartbeat_reports_a_tick_that_could_not_start(

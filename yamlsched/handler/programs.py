@@ -193,7 +193,7 @@ class Program(NamedTuple):
         """
         if not self.stdin:
             return open(os.devnull, "rb")
-        file = _memory_file()
+        file = tempfile.TemporaryFile()  # noqa: SIM115
         file.write(self.stdin.encode())
         file.seek(0)
         return file
@@ -224,13 +224,6 @@ def not_started(error: OSError) -> AttemptEnd:
 def was_terminated(end: AttemptEnd) -> bool:
     """Return whether SIGTERM ended a program; a shell that it ended may exit with 143."""
     return end.error_type in (describe_exit(-signal.SIGTERM), describe_exit(128 + signal.SIGTERM))
-
-
-def _memory_file() -> IO[bytes]:
-    """Return an empty file that no directory lists, in memory where the system can."""
-    with contextlib.suppress(AttributeError, OSError):
-        return os.fdopen(os.memfd_create("stdin"), "w+b")
-    return tempfile.TemporaryFile()
 
 
 def describe_exit(status: int) -> str:

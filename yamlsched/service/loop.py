@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -130,13 +130,9 @@ class SyncUpdate:
     """
 
     now: datetime  # of the database
-    messages: list[str]
-    has_findings: bool
-    may_claim: bool
-    namespace: str | None = None
+    result: SyncResult
     file: FollowedFile | None = None
     claims: Claimable | None = None
-    skipped: set[str] = field(default_factory=set)  # as in WorkResult
     # whose workers to start from now on; None: as before
     starts: tuple[StartContext, tuple[QueueStart, ...]] | None = None
 
@@ -206,11 +202,11 @@ class SyncTask:
                 await self._report(worker, is_healthy=False)
                 continue
             next_at = clock.now() + _until_next_minute(update.now)
-            if update.messages != messages:
-                messages = update.messages
+            if update.result.messages != messages:
+                messages = update.result.messages
                 self.on_messages(messages)
             self._apply(update, worker, is_reloaded)
-            await self._report(worker, is_healthy=not update.has_findings)
+            await self._report(worker, is_healthy=not update.result.has_findings)
 
     async def _report(self, worker: Worker, is_healthy: bool) -> None:
         """Report to plugins how a sync went: not well if a run has died since the last one."""
@@ -241,13 +237,14 @@ class SyncTask:
         """Let the worker follow what a sync found. Until its code is loaded again, it has the
         revision of before.
         """
-        if update.namespace not in (None, worker.workload.namespace):
+        result, before = update.result, worker.workload.namespace
+        if result.namespace not in (None, before):
             raise EnvironmentFailed(
-                f'the namespace of {self.target.file} changed from "{worker.workload.namespace}" to'
-                f' "{update.namespace}": restart the worker'
+                f'the namespace of {self.target.file} changed from "{before}" to'
+                f' "{result.namespace}": restart the worker'
             )
-        self.may_claim = update.may_claim
-        self.skipped |= update.skipped
+        self.may_claim = result.may_claim
+        self.skipped |= result.skipped
         if update.starts is not None and self.start_task is not None:
             self.start_task.follow(*update.starts)
         claims = update.claims
@@ -297,17 +294,8 @@ class SyncTask:
             result.has_findings = True
         if upkeeps:
             notify(self.dsn, schedule, snapshot, result, sends=False)
-        return SyncUpdate(
-            snapshot.now,
-            result.messages,
-            result.has_findings,
-            result.may_claim,
-            result.namespace,
-            file,
-            claims,
-            result.skipped,
-            starts,
-        )
+        result.jobs = None  # those that the worker needs are in claims
+        return SyncUpdate(snapshot.now, result, file, claims, starts)
 
     def _claimable(
         self, connection: Connection, schedule: ScheduleFile, result: SyncResult
@@ -335,14 +323,15 @@ class SyncTask:
         """Create the runs of due slots although the file cannot be opened; the worker continues
         unchanged.
         """
-        schedule, result = self.target.unreadable_file(), SyncResult(self.namespace)
+        schedule = self.target.unreadable_file()
+        result = SyncResult(self.namespace if self.may_claim else None)
         snapshot = hosts.poll(
             connection, schedule, None, self.namespace, writes=self.syncs, errors=[error]
         )
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
-        if self.may_claim and self.syncs:
+        if result.may_claim and self.syncs:
             account_for_due_slots(connection, result, snapshot, schedule.version)
-        return SyncUpdate(snapshot.now, result.messages, True, self.may_claim)
+        return SyncUpdate(snapshot.now, result)
 
 
 def _until_next_minute(now: datetime) -> float:
