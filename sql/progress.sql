@@ -17,28 +17,6 @@ set reported_at = excluded.reported_at, done = excluded.done, total = excluded.t
     worker = excluded.worker, note = excluded.note
 returning run_id;
 
--- name: report_in
--- The same for one run, in its handler's own transaction, before `succeed_in`. It runs with the
--- handler's search_path.
-with held as materialized (
-    select r.id
-    from yamlsched.job_runs r
-    where r.id operator(pg_catalog.=) %(id)s::pg_catalog.int8
-      and r.status operator(pg_catalog.=) 'running'::pg_catalog.text
-      and r.locked_by operator(pg_catalog.=) %(token)s::pg_catalog.text
-      and r.attempts operator(pg_catalog.=) %(attempt)s::pg_catalog.int4
-    for no key update
-)
-insert into yamlsched.attempt_progress (run_id, attempt, reported_at, done, total, worker, note)
-select h.id, %(attempt)s::pg_catalog.int4, pg_catalog.clock_timestamp(),
-       %(done)s::pg_catalog.float8,
-       %(total)s::pg_catalog.float8, %(token)s::pg_catalog.text, %(note)s::pg_catalog.text
-from held h
-on conflict (run_id, attempt) do update
-set reported_at = excluded.reported_at, done = excluded.done, total = excluded.total,
-    worker = excluded.worker,
-    note = excluded.note;
-
 -- name: of_runs
 -- The last progress of the attempts of runs; with `only_latest`, of the latest ones.
 select p.run_id, p.done, p.total, p.note, p.reported_at, p.attempt, p.worker

@@ -260,42 +260,14 @@ with ended as (
 select coalesce(array_agg(e.id), '{}') as ids, (select o.runs from offered o) from ended e;
 
 -- name: succeed_in
--- Write the success of one run, as the last statement of its handler's own transaction. It runs
--- with the handler's search_path: every name and operator is qualified, so that it cannot resolve
--- to anything else. If there is something to release, locked_until stays, for this transaction may
--- be older than what waits: its worker releases it, or `reclaim`, which finds it by the permit.
-with ended as (
-    update yamlsched.job_runs r
-    set status = 'succeeded',
-        locked_until = case when r.exclusive or exists (
-                                select from yamlsched.permits p
-                                where p.run_id operator(pg_catalog.=) r.id) or (
-                                select d.is_followed from yamlsched.job_definitions d
-                                where d.id operator(pg_catalog.=) r.definition_id) or (
-                                r.hook is null and exists (
-                                select from yamlsched.awaited_parents(array[r.parent_id])))
-                            then r.locked_until end,
-        result = %(result)s::pg_catalog.jsonb,
-        finished_at = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()
-    where r.id operator(pg_catalog.=) %(id)s::pg_catalog.int8
-      and r.status operator(pg_catalog.=) 'running'::pg_catalog.text
-      and r.locked_by operator(pg_catalog.=) %(token)s::pg_catalog.text
-      and r.attempts operator(pg_catalog.=) %(attempt)s::pg_catalog.int4
-    returning r.id, r.namespace, r.definition_id, r.locked_until
-), marked as (
-    insert into yamlsched.permits (namespace, name, n, run_id)
-    select e.namespace,
-           'after/'::pg_catalog.text operator(pg_catalog.||) e.definition_id::pg_catalog.text,
-           operator(pg_catalog.-) e.id, e.id
-    from ended e where e.locked_until is not null
-    on conflict do nothing
-)
-select e.id, case when (select d.on_success from yamlsched.job_definitions d
-                        where d.id operator(pg_catalog.=) e.definition_id)
-                       operator(pg_catalog.<>) '{}'
-                  then yamlsched.enqueue_hooks(
-                      e.namespace, array[e.id], pg_catalog.clock_timestamp()) end
-from ended e;
+-- Write the success of one run, as the last statement of its handler's own transaction; see the
+-- function. It runs with the handler's search_path: every name is qualified. Returns a row if the
+-- run was still that of the attempt.
+select from yamlsched.succeed_in(
+    %(id)s::pg_catalog.int8, %(attempt)s::pg_catalog.int4, %(token)s::pg_catalog.text,
+    %(result)s::pg_catalog.jsonb, %(done)s::pg_catalog.float8, %(total)s::pg_catalog.float8,
+    %(note)s::pg_catalog.text) as s (is_written)
+where s.is_written;
 
 -- name: finish
 -- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row

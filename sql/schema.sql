@@ -1406,6 +1406,53 @@ begin
 end
 $$;
 
+-- Write the success of a run, and the last progress of its attempt unless `done` is null, in the
+-- transaction of its handler. If there is something to release, locked_until stays, for this
+-- transaction may be older than what waits: its worker releases it, or `reclaim`, which finds it by
+-- the permit. Returns whether the run was still that of the attempt.
+create function yamlsched.succeed_in(
+    of_run bigint, of_attempt integer, token text, value jsonb, done float8, total float8,
+    note text) returns boolean
+    language plpgsql
+as $$
+declare
+    r   yamlsched.job_runs;
+    job yamlsched.job_definitions;
+begin
+    update yamlsched.job_runs u
+    set status = 'succeeded', result = value, finished_at = clock_timestamp(),
+        updated_at = clock_timestamp()
+    where u.id = of_run and u.status = 'running' and u.locked_by = token
+      and u.attempts = of_attempt
+    returning u.* into r;
+    if not found then
+        return false;
+    end if;
+    select d.* into job from yamlsched.job_definitions d where d.id = r.definition_id;
+    if r.exclusive or job.is_followed
+            or exists (select from yamlsched.permits p where p.run_id = r.id)
+            or r.hook is null and exists (
+                select from yamlsched.awaited_parents(array[r.parent_id])) then
+        insert into yamlsched.permits (namespace, name, n, run_id)
+        values (r.namespace, 'after/' || job.id, -r.id, r.id) on conflict do nothing;
+    else
+        update yamlsched.job_runs u set locked_until = null where u.id = r.id;
+    end if;
+    if done is not null then
+        insert into yamlsched.attempt_progress as p
+            (run_id, attempt, reported_at, done, total, worker, note)
+        values (r.id, of_attempt, r.finished_at, done, total, token, note)
+        on conflict (run_id, attempt) do update
+        set (reported_at, done, total, worker, note) = (excluded.reported_at, excluded.done,
+            excluded.total, excluded.worker, excluded.note);
+    end if;
+    if job.on_success <> '{}' then
+        perform yamlsched.enqueue_hooks(r.namespace, array[r.id], clock_timestamp());
+    end if;
+    return true;
+end
+$$;
+
 -- End those of some runs that have expired, without hooks, and offer the room that they were
 -- offered. What another session has locked is skipped.
 create function yamlsched.expire(of_namespace text, run_ids bigint[], now timestamptz)

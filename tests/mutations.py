@@ -105,6 +105,7 @@ OF_STATEMENTS = {
     "owed_slot upstream has_open_child enqueued is_awaited": FOLLOW_TESTS,
     "awaited_parents awaited upstream_results": FOLLOW_TESTS,
     "is_dying pause_dying": PAUSE_TESTS,
+    "succeed_in": ["fences", "succeed_in", "effects_transactions", "hooks", "gates"],
     "expected_until put_place report_file": ["hosts_rule", "hosts", "namespaces"],
     "due_work": ["idle", "late"],
     "queue_load_of queue_load": ["queue_load", "starts"],

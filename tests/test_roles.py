@@ -486,7 +486,7 @@ waits_elsewhere waits_for what_changed
 WRITING = """
 block block_closed claim_gated continue_edits enqueue enqueue_hooks enqueue_many expire
 forget_notes grant_permits insert_hooks leave_gates lock_gates make_gates move_runs note note_runs offer
-pause_dying promote put_definitions put_place release repair settle_notes sweep unique_keys
+pause_dying promote put_definitions put_place release repair settle_notes succeed_in sweep unique_keys
 """
 
 

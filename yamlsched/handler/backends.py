@@ -92,12 +92,10 @@ class Backend:
         LeaseLost if it is lost.
         """
         fence = self.run_id, self.attempt, self.locked_by
-        if last is not None:
-            await own_transaction.report_in(session, fence, last)
         with translate_errors():
             for parameters in own_transaction.fan_out(self.namespace, self.run_id, enqueued):
                 await session.execute(load("enqueue")["enqueue_many"], parameters)
-        if not await own_transaction.succeed_in(session, fence, result):
+        if not await own_transaction.succeed_in(session, fence, result, last):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # -- for an async def --------------------------------------------------------------------------

@@ -45,23 +45,17 @@ Fence: TypeAlias = tuple[int, int, str]
 """The id of a run, the number of an attempt, and its claim."""
 
 
-async def report_in(session: Any, fence: Fence, progress: Progress) -> None:
-    """Write the progress of an attempt inside its handler's own transaction.
+async def succeed_in(
+    session: Any, fence: Fence, result: str | None, last: Progress | None = None
+) -> bool:
+    """Write the success of a run, and its ``last`` progress, inside its handler's own transaction;
+    return False if the run was lost.
 
     ``session`` is asynchronous, or a ``blocking.Session``.
     """
-    await execute(session, "progress.report_in", **_claim(fence), **progress._asdict())
-
-
-async def succeed_in(session: Any, fence: Fence, result: str | None) -> bool:
-    """Write the success of a run inside its handler's own transaction; return False if the run was
-    lost.
-    """
-    return bool(
-        (await execute(session, "runs.succeed_in", **_claim(fence), result=result)).rowcount == 1
-    )
-
-
-def _claim(fence: Fence) -> dict[str, Any]:
     run_id, attempt, token = fence
-    return {"id": run_id, "attempt": attempt, "token": token}
+    done, total, note = last or (None, None, None)
+    claim = {"id": run_id, "attempt": attempt, "token": token, "result": result}
+    progress = {"done": done, "total": total, "note": note}
+    cursor = await execute(session, "runs.succeed_in", **claim, **progress)
+    return bool(cursor.rowcount == 1)

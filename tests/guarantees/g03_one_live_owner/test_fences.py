@@ -37,15 +37,7 @@ def fence(run: ClaimedRun) -> own_transaction.Fence:
 
 
 async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
-    return await own_transaction.succeed_in(connection, fence(run), None)
-
-
-async def report_in(connection: Connection, run: ClaimedRun) -> Any:
-    await own_transaction.report_in(connection, fence(run), Progress(1.0))
-    rows = await connection.execute(
-        "select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]
-    )
-    return await rows.fetchall()
+    return await own_transaction.succeed_in(connection, fence(run), None, Progress(1.0))
 
 
 WRITES: dict[str, Write] = {
@@ -56,7 +48,6 @@ WRITES: dict[str, Write] = {
     ),
     "succeed_in": succeed_in,
     "report": lambda connection, run: store.report_progress(connection, [(run, Progress(1.0))]),
-    "report_in": report_in,
     "finish with a success": finish(Outcome(Status.SUCCEEDED, result="{}")),
     "finish with a failure": finish(
         Outcome(Status.FAILED, delay=timedelta(minutes=1), error="no route to host")
@@ -326,7 +317,6 @@ def test_every_fenced_statement_is_tested() -> None:
     assert fenced == {
         "heartbeat",
         "succeed",
-        "succeed_in",
         "finish",
         "claim",
         "reclaim",
