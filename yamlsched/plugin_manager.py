@@ -90,8 +90,10 @@ class Plugin:
 
     def answers(self, hook: str, **arguments: Any) -> list[Any]:
         """Call a hook, and return what is not None; nothing if it fails."""
-        with self.guard(hook):
+        try:
             return list(getattr(self.manager.hook, hook)(**arguments))
+        except (Exception, SystemExit) as error:
+            self._refuse(hook, error)
         return []
 
     def note_start(self, run: ClaimedRun) -> None:
@@ -113,10 +115,13 @@ class Plugin:
         try:
             yield
         except (Exception, SystemExit) as error:
-            is_answer = hook == "database" and isinstance(error, YamlschedError)
-            if self.name == OWN_PLUGIN or is_answer:
-                raise
-            self.fail(hook, _describe(error))
+            self._refuse(hook, error)
+
+    def _refuse(self, hook: str, error: BaseException) -> None:
+        is_answer = hook == "database" and isinstance(error, YamlschedError)
+        if self.name == OWN_PLUGIN or is_answer:
+            raise error
+        self.fail(hook, _describe(error))
 
     def fail(self, hook: str, error: str) -> None:
         """Log a failure."""
@@ -176,14 +181,15 @@ def start(hook: str, **arguments: Any) -> Callable[..., None] | None:
     """Call a hook whose answers are functions to call at the end; return one that calls them all,
     or None. A function that fails is logged.
     """
-    ends = list(_call(hook, **arguments))
+    if not (ends := list(_call(hook, **arguments))):
+        return None
 
     def end(*results: Any) -> None:
         for plugin, function in ends:
             with plugin.guard(hook):
                 function(*results)
 
-    return end if ends else None
+    return end
 
 
 def worker_tasks(worker: Worker, environment: str | None) -> list[WorkerTask]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_MESSAGE_SECONDS = 0.005  # of expected work in one message to a child
+MAX_MESSAGE_SECONDS = 0.02  # of expected work in one message to a child
 MAX_MESSAGE_RUNS = 200
 LOOKAHEAD_SECONDS = 0.08  # of expected work that may be claimed ahead for one place
 MAX_AHEAD_SECONDS = 0.2  # what takes longer is not claimed ahead: it could wait for long
