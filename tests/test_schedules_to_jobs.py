@@ -245,9 +245,8 @@ def test_the_largest_numbers_are_read_and_can_be_stored(number: float):
     [
         ("", "'{}'", len(b'{"a": ""}')),
         ("x-s: &s '{}'\n", "*s", len(b'{"a": ""}')),
-        ("", "[1e-300, '{}']", len('{"a": [, ""]}') + len("0." + "0" * 299 + "1")),
     ],
-    ids=["written", "aliased", "with an exponent"],
+    ids=["written", "aliased"],
 )
 @pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
 def test_a_payload_of_64_kib_is_valid_and_one_byte_more_is_not(
