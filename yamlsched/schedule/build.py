@@ -48,11 +48,10 @@ def build_jobs(
         if name in built:
             jobs[name] = built[name]
             continue
-        defaults = reader.root.get(job.node.defaults)
         values = inherited.get(job.node.defaults, {})
         if name in hooks:
             values = {key: value for key, value in values.items() if key not in HOOKS}
-        jobs[name] = _build_job(job, reader, values, defaults, timezone, paths)
+        jobs[name] = _build_job(job, reader, values, timezone, paths)
     return jobs
 
 
@@ -61,7 +60,7 @@ def _inherited(defaults: Spot, reader: Reader) -> dict[str, Any]:
     if not isinstance(defaults.value, dict):
         return {}
     values = {key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE}
-    _check_combinations(values, defaults, None, reader.findings)
+    _check_combinations(values, defaults, reader.findings)
     return values
 
 
@@ -69,7 +68,6 @@ def _build_job(
     spot: Spot,
     reader: Reader,
     inherited: dict[str, Any],
-    defaults: Spot | None,
     timezone: str | None,
     paths: tuple[str, ...],
 ) -> Job | None:
@@ -91,7 +89,7 @@ def _build_job(
     _refuse_command(values, spot, reader.findings)
     if has("cron") or has("crons") or has("after"):
         combine_cron(values, spot, reader.findings)
-        _check_combinations(values, spot, defaults, reader.findings)
+        _check_combinations(values, spot, reader.findings)
         limit_spread(values, spot, reader.findings)
     if not reader.findings.is_valid(spot) or any(values[key] is None for key in values):
         return None
@@ -111,9 +109,7 @@ def _refuse_command(values: dict[str, Any], own: Spot, findings: Findings) -> No
     findings.error(spot, "YS122", what, "Write queue: with the name of one with mode: process.")
 
 
-def _check_combinations(
-    values: dict[str, Any], own: Spot, defaults: Spot | None, findings: Findings
-) -> None:
+def _check_combinations(values: dict[str, Any], own: Spot, findings: Findings) -> None:
     """Report keys that contradict each other, at one that the job sets itself."""
     if values.get("after") and values.get("catchup") is Catchup.NONE:
         if "catchup" in own.value:
@@ -125,21 +121,17 @@ def _check_combinations(
         else:
             values["catchup"] = Catchup.LATEST
     if values.get("catchup") is Catchup.ALL and values.get("overlap") is Overlap.SKIP:
-        at, other = ("catchup", "overlap") if "catchup" in own.value else ("overlap", "catchup")
+        at = "catchup" if "catchup" in own.value else "overlap"
         if at not in own.value:
             # both are inherited, and reported there
             findings.mark_invalid(own.path)
             return
-        elsewhere = own.get(other) or (defaults and defaults.get(other))
-        notes = (
-            [(elsewhere.key.node.start, f"{other}: {values[other]} is here")] if elsewhere else []
-        )
         message = f"{own}: catchup: all cannot be combined with overlap: skip"
         remedy = (
             "Runs that are created together would skip each other: write overlap: wait, or catchup:"
             " latest."
         )
-        findings.error(own.child(at), "YS115", message, remedy, notes=notes)
+        findings.error(own.child(at), "YS115", message, remedy)
 
 
 def build_entries(

@@ -50,7 +50,7 @@ def _check_override(override: Spot, reader: Reader) -> None:
     if entries is None or not isinstance(entries.value, dict):
         return
     if job not in entries.value:
-        spot = Spot(override.key.node, override.path[:-1], override.alias_at)
+        spot = Spot(override.key.node, override.path[:-1])
         reader.check_name(spot, entries.value, "YS150", "jobs", "There are no jobs.")
         findings.mark_invalid(override.path)
         return

@@ -4,7 +4,7 @@ from those it follows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -24,19 +24,33 @@ OWN_SLOTS = ("cron", "crons", "after")
 def follow(jobs: dict[str, Job], reader: Reader) -> dict[str, Job]:
     """Return the jobs with the slots that they have from those they follow. Report what cannot be
     followed.
+
+    A job whose entry has other errors can be followed, too.
     """
-    entries = reader.root.get("jobs")
-    edges = _Edges(jobs, entries, reader) if entries else None
-    if edges is None or not edges.items:
-        return jobs
+    entries = {str(entry.path[-1]): entry for entry in reader.root.entries("jobs")}
+    named = {name: _followed(entry, entries, reader) for name, entry in entries.items()}
     done: dict[str, Job] = {}
-    for name in edges.in_order():
-        if (job := edges.resolve(name, done)) is not None:
+    what = "the jobs follow each other in a circle"
+    for name in in_order(named, reader.findings, "YS131", what, "after"):
+        upstreams = [(item, done[other]) for other, item in named[name].items() if other in done]
+        job = _resolved(jobs.get(name), entries[name], upstreams, reader.findings)
+        if job is not None and reader.findings.is_valid(entries[name]):
             done[name] = job
-    followed = {name for job in jobs.values() for name in job.after}
-    return {
-        name: replace(done[name], is_followed=name in followed) for name in jobs if name in done
-    }
+    for name in {name for job in jobs.values() for name in job.after if name in done}:
+        done[name] = replace(done[name], is_followed=True)
+    return {name: done[name] for name in jobs if name in done}
+
+
+def _followed(entry: Spot, entries: dict[str, Spot], reader: Reader) -> dict[str, Spot]:
+    """Return the jobs that a job follows, and where it names them. Report names of no job."""
+    after = entry.get("after")
+    if after is None or not reader.findings.is_valid(after):
+        return {}
+    for item in after.children():
+        if item.value not in entries:
+            others = {name: other for name, other in entries.items() if name != entry.path[-1]}
+            reader.check_name(item, others, "YS130", "jobs", "There is no other job.")
+    return {item.value: item for item in after.children() if item.value in entries}
 
 
 def in_order(
@@ -45,102 +59,61 @@ def in_order(
     """Return jobs, each after those that it names, which are given with where it names them. Of
     circles that share a job, one is reported.
     """
-    place = {name: number for number, name in enumerate(named)}
     while True:
         try:
             return list(TopologicalSorter(named).static_order())
         except CycleError as error:
-            circle: list[str] = error.args[1][:0:-1]  # each names the next one
-        start = circle.index(min(circle, key=place.__getitem__))
-        circle = circle[start:] + circle[:start]
-        first, second = circle[0], (circle * 2)[1]
-        item, shown = named[first][second], [*circle, first]
-        if len(shown) > MAX_LISTED_NAMES:
-            shown[MAX_LISTED_NAMES - 2 : -2] = [f"({len(shown) - MAX_LISTED_NAMES} more)"]
-        message = f"{item}: {what}: {' -> '.join(shown)}"
-        findings.error(item, code, message, f"Remove one of them from {key}.")
+            circle: list[str] = error.args[1][
+                ::-1
+            ]  # each names the next one; the last is the first
+        first, second = circle[:2]
+        item, shown = named[first][second], " -> ".join(circle[:MAX_LISTED_NAMES])
+        if len(circle) > MAX_LISTED_NAMES:
+            shown += " -> ..."
+        findings.error(item, code, f"{item}: {what}: {shown}", f"Remove one of them from {key}.")
         named = named | {name: {} for name in circle}
 
 
-class _Edges:
-    """Which job follows which, and where that is written. A job whose entry has other errors is one
-    of them.
-    """
+def _resolved(
+    job: Job | None, spot: Spot, upstreams: list[tuple[Spot, Job]], findings: Findings
+) -> Job | None:
+    """Return a job with its slots, after those that it follows. Report those that do not fit."""
+    for item, upstream in upstreams:
+        if upstream.cron is None and not upstream.after:
+            name = upstream.name
+            message = f"{item}: {name} has no slots to wait for: it runs when it is enqueued"
+            remedy = f"Give {name} a cron expression, or enqueue {spot.path[-1]} from it."
+            findings.error(item, "YS132", message, remedy)
+    if job is None or not upstreams or not findings.is_valid(spot):
+        return job
+    for item, upstream in upstreams:
+        own, others = job.environments, upstream.environments
+        if own and others and not set(own) & set(others):
+            message = (
+                f"{item}: {upstream.name} is enabled in {', '.join(others)} only, and {spot} in"
+                f" {', '.join(own)}"
+            )
+            remedy = "Remove it, or enable both in one environment."
+            findings.error(item, "YS134", message, remedy)
+    is_complete = len(upstreams) == len(job.after)
+    return _with_slots(job, spot, upstreams, findings) if job.cron is None and is_complete else job
 
-    def __init__(self, jobs: Mapping[str, Job], entries: Spot, reader: Reader) -> None:
-        self.jobs, self.entries, self.findings = jobs, entries, reader.findings
-        self.items = {
-            str(entry.path[-1]): list(after.children())
-            for entry in entries.children()
-            if (after := entry.get("after")) is not None and self.findings.is_valid(after)
-        }
-        for name, items in self.items.items():
-            for item in items:
-                if item.value not in entries.value:
-                    others = {
-                        other: entry for other, entry in entries.value.items() if other != name
-                    }
-                    reader.check_name(item, others, "YS130", "jobs", "There is no other job.")
 
-    def in_order(self) -> list[str]:
-        """Return the jobs, each after those that it follows. Report circles."""
-        followed = {
-            name: {
-                item.value: item
-                for item in self.items.get(name, ())
-                if item.value in self.entries.value
-            }
-            for name in self.entries.value
-        }
-        what = "the jobs follow each other in a circle"
-        return in_order(followed, self.findings, "YS131", what, "after")
-
-    def resolve(self, name: str, done: Mapping[str, Job]) -> Job | None:
-        """Return a job with its slots, after those that it follows; None if it is not valid."""
-        spot, items, job = self.entries.child(name), self.items.get(name, []), self.jobs.get(name)
-        upstreams = [(item, done[item.value]) for item in items if item.value in done]
-        for item, upstream in upstreams:
-            if self.jobs[upstream.name].cron is None and not upstream.after:
-                message = (
-                    f"{item}: {quoted(upstream.name)} has no slots to wait for: it runs when it is"
-                    " enqueued"
-                )
-                remedy = f"Give {upstream.name} a cron expression, or enqueue {name} from it."
-                self.findings.error(item, "YS132", message, remedy)
-        if job and items and self.findings.is_valid(spot):
-            if job.cron is None and len(upstreams) == len(items):
-                job = self._with_slots(job, spot, upstreams)
-            self._check_environments(job, spot, upstreams)
-        return job if self.findings.is_valid(spot) else None
-
-    def _with_slots(self, job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> Job:
-        """Return a job without a cron with the slots of those that it follows, which must agree."""
-        (_, first), *others = upstreams
-        for item, other in others:
-            if _slots(other) != _slots(first):
-                message = (
-                    f"{spot} has the slots of those that it follows, and they differ: {first.name}"
-                    " has " + f"{_shown_slots(first)}, {other.name} has {_shown_slots(other)}"
-                )
-                remedy = "Give it a cron of its own: the time before which it does not run."
-                self.findings.error(item, "YS133", message, remedy)
-                return job
-        values: dict[str, Any] = {"cron": first.cron, "spread": job.spread}
-        limit_spread(values, spot, self.findings)
-        return replace(job, timezone=first.timezone, **values)
-
-    def _check_environments(self, job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> None:
-        own = job.environments
-        for item, upstream in upstreams:
-            others = upstream.environments
-            if own and others and not set(own) & set(others):
-                message = (
-                    f"{item}: {upstream.name} is enabled in {', '.join(others)} only, and {spot} in"
-                    f" {', '.join(own)}"
-                )
-                self.findings.error(
-                    item, "YS134", message, "Remove it, or enable both in one environment."
-                )
+def _with_slots(job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]], findings: Findings) -> Job:
+    """Return a job without a cron with the slots of those that it follows, which must agree."""
+    (_, first), *others = upstreams
+    for item, other in others:
+        if _slots(other) != _slots(first):
+            message = (
+                f"{spot} has the slots of those that it follows, and they differ: {first.name} has"
+                f" {_shown_slots(first)}, {other.name} has {_shown_slots(other)}"
+            )
+            remedy = "Give it a cron of its own: the time before which it does not run."
+            findings.error(item, "YS133", message, remedy)
+            return job
+    values: dict[str, Any] = {"cron": first.cron, "spread": job.spread}
+    limit_spread(values, spot, findings)
+    return replace(job, timezone=first.timezone, **values)
 
 
 def _slots(job: Job) -> tuple[object, ...]:

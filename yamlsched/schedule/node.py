@@ -89,15 +89,13 @@ def is_defaults(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What a diagnostic is about: a node, its path, and the alias that the path goes through, if
-    any.
+    """What a diagnostic is about: a node and its path.
 
     As a string it is what messages call it: ``delay of backoff of job "cleanup"``.
     """
 
     node: Node
     path: Path = ()
-    alias_at: int | None = None
 
     @property
     def value(self) -> Any:
@@ -106,14 +104,11 @@ class Spot:
     @property
     def key(self) -> Spot:
         """The key of the value, for errors that are about the key; the value itself in a list."""
-        return self if self.node.key is None else Spot(self.node.key, self.path, self.alias_at)
+        return self if self.node.key is None else Spot(self.node.key, self.path)
 
     def child(self, step: str | int) -> Spot:
         """Return the spot of a value of this mapping or list. Raises KeyError or IndexError."""
-        node = self.node.value[step]
-        return Spot(
-            node, (*self.path, step), self.alias_at if node.alias_at is None else node.alias_at
-        )
+        return Spot(self.node.value[step], (*self.path, step))
 
     def children(self) -> Iterator[Spot]:
         """Yield the values of a mapping or a list; none for anything else."""
@@ -134,13 +129,12 @@ class Spot:
 
     def get(self, *steps: str | int) -> Spot | None:
         """Return the spot below this one, None if there is none."""
-        node, alias_at = self.node, self.alias_at
+        node = self.node
         for step in steps:
             if not isinstance(node.value, dict) or step not in node.value:
                 return None
             node = node.value[step]
-            alias_at = alias_at if node.alias_at is None else node.alias_at
-        return Spot(node, (*self.path, *steps), alias_at)
+        return Spot(node, (*self.path, *steps))
 
     def written(self, job: str, *keys: str) -> Spot | None:
         """Return where the file, whose top this is, has a key of a job: in its entry, or in
