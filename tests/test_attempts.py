@@ -66,7 +66,7 @@ def test_each_attempt_has_the_revision_of_its_worker(project: Project, cli: Cli)
     assert first.endswith("  revision v1")
     assert second.endswith("  revision v2")
     document = json.loads(cli("show", str(run), "--format", "json").out)
-    assert (document["run"]["revision"], document["attempts"][0]["revision"]) == ("v2", "v1")
+    assert (document["run"]["revision"], document["failures"][0]["revision"]) == ("v2", "v1")
 
 
 def test_a_worker_that_is_lost_leaves_its_revision(project: Project) -> None:

@@ -219,7 +219,7 @@ def test_many_runs_that_recovered_do_not_hide_a_dead_one(
 
     found = failures.groups(db, "default", NOW - 6 * HOUR)
 
-    assert [(g.error_type, g.runs, found.is_bounded(g)) for g in found.worst_first()] == [
+    assert [(g.error_type, g.runs, found.is_bounded(g)) for g in found.groups] == [
         ("Died", 1, True),
         ("Flaky", 3, True),
     ]
@@ -235,7 +235,7 @@ def test_the_worst_group_is_the_one_with_most_dead_runs_then_with_most_failing_o
         for _ in range(number):
             a_run(db, job, status, failed_at=NOW, error_type=error_type)
 
-    assert [g.error_type for g in failures.groups(db, "default", None).worst_first()] == [
+    assert [g.error_type for g in failures.groups(db, "default", None).groups] == [
         "Died",
         "Failing",
         "Recovered",

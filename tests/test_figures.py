@@ -269,7 +269,7 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     # and the report, in each format
     report = json.loads(run("report", "--since", "1h", "--format", "json"))
     assert report["ran"]["dead"] == number
-    assert {group["error_type"]: group["runs"] for group in report["dead_by_error_type"]} == types
+    assert {group["error_type"]: group["runs"] for group in report["dead"]} == types
     groups = Counter[str]()
     for group in report["failures"]:
         groups[group["job_type"]] += group["dead"]

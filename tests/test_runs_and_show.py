@@ -231,7 +231,7 @@ def test_show_prints_everything_about_a_run(db: Db, cli: Cli) -> None:
     assert "frame 0" in cli("show", run, "--full").out
     document = json.loads(cli("show", run, "--format", "json").out)
     assert [child["id"] for child in document["children"]] == [child]
-    assert [attempt["attempt"] for attempt in document["attempts"]] == [1, 2]
+    assert [attempt["attempt"] for attempt in document["failures"]] == [1, 2]
     assert document["run"]["payload"] == {}
 
 

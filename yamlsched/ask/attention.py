@@ -108,9 +108,12 @@ def _unwritten(health: Health) -> Iterator[Problem]:
     """Yield the jobs whose due slots cannot be written."""
     problems = [
         Problem(
-            "slots", name, f"{name}: its due slots cannot be written: {error}", "yamlsched sync"
+            "slots",
+            job.job_type,
+            f"{job.job_type}: its due slots cannot be written: {job.error}",
+            "yamlsched sync",
         )
-        for name, error in health.unwritten
+        for job in health.unwritten
     ]
     yield from _first(problems, "job", "whose due slots cannot be written", "yamlsched sync")
 

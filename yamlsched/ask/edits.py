@@ -139,13 +139,6 @@ def in_use(
     return InUse(latest[0], next(iter(of_job), None)) if latest else None
 
 
-def as_fields(in_use: InUse | None) -> dict[str, Edit | None]:
-    """Return the edits as fields of a JSON document."""
-    if in_use is None:
-        return {"edit_in_use": None, "last_edit_of_job": None}
-    return {"edit_in_use": in_use.file, "last_edit_of_job": in_use.job}
-
-
 def commit(edit: Any) -> str | None:
     """Return the commit of an edit, or of a file in use, as it is shown; None if it is not
     known.

@@ -77,15 +77,6 @@ class Failures:
         """Return whether there may be more runs of the group than were counted."""
         return group.examined >= MAX_OF_JOB or not self.is_complete
 
-    def worst_first(self) -> list[FailureGroup]:
-        """Return the groups, those of most dead runs first, then those of most failing ones, then
-        the latest.
-        """
-        return sorted(
-            self.groups,
-            key=lambda group: (-group.dead, -group.failing, -group.last_at.timestamp()),
-        )
-
 
 def groups(
     connection: psycopg.Connection[Any],
@@ -96,8 +87,8 @@ def groups(
     *,
     only_dead: bool = False,
 ) -> Failures:
-    """Return the runs with a failed attempt in [since, until) by job and type of error, the latest
-    failure first.
+    """Return the runs with a failed attempt in [since, until) by job and type of error: those of
+    most dead runs first, then those of most failing ones, then the latest.
 
     With ``only_dead``, those that died in it. Without ``definitions``, of all jobs.
     """
@@ -113,7 +104,9 @@ def groups(
         "limit": MAX_FAILED,
     }
     groups = fetch(connection, FailureGroup, "failures.groups", **values)
-    return Failures(groups, not groups or groups[0].total < MAX_FAILED)
+    is_complete = not groups or groups[0].total < MAX_FAILED
+    groups.sort(key=lambda group: (-group.dead, -group.failing, -group.last_at.timestamp()))
+    return Failures(groups, is_complete)
 
 
 def example(group: FailureGroup) -> str:
@@ -176,7 +169,7 @@ def problems(failed: Failures, thresholds: Thresholds, since: datetime) -> Itera
     for group in failed.groups:
         of_job[group.job_type] += group.dead
     by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
-    for group in failed.worst_first():
+    for group in failed.groups:
         if of_job[group.job_type] > thresholds.max_dead and group.dead:
             by_type[group.error_type].append(group)
     problems: list[tuple[int, Problem]] = []

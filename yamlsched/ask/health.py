@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -39,7 +38,8 @@ LAST = datetime.max.replace(tzinfo=UTC)
 HEALTHY_STATES = ("ok", "running", "new", "ended")
 
 
-class JobHealth(NamedTuple):
+@dataclass(frozen=True)
+class JobHealth:
     """A row of the view job_health, and how many runs of the job died recently."""
 
     job_type: str
@@ -153,14 +153,16 @@ class LostSlots:
     last_slot: datetime
 
 
-class UnwrittenJob(NamedTuple):
+@dataclass(frozen=True)
+class UnwrittenJob:
     """A job whose due slots the last sync could not write."""
 
     job_type: str
     error: str
 
 
-class EndingCalendar(NamedTuple):
+@dataclass(frozen=True)
+class EndingCalendar:
     """A calendar that so many jobs use, and that ends soon, or has ended."""
 
     name: str
@@ -174,19 +176,6 @@ class EndingCalendar(NamedTuple):
         users = "1 job uses" if self.jobs == 1 else f"{self.jobs} jobs use"
         ends = "ended" if self.has_ended else "ends"
         return f"the calendar {self.name}, which {users}, {ends} on {self.until}"
-
-
-class JobTotals(NamedTuple):
-    """The jobs of a namespace that are not retired, and the runs of all its jobs."""
-
-    jobs: int = 0
-    queued: int = 0
-    running: int = 0
-    failed: int = 0
-    failing: int = 0
-    dead_last_hour: int = 0
-    dead_last_day: int = 0
-    oldest_due_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -214,22 +203,19 @@ class Health:
     queues: list[QueueHealth] = field(default_factory=list)
     unserved: list[UnservedQueue] = field(default_factory=list)
 
-    @cached_property
-    def totals(self) -> JobTotals:
-        """The jobs in a few numbers."""
-        names = JobTotals._fields[1:-1]
-        return JobTotals(
-            sum(job.state != "retired" for job in self.jobs),
-            **{name: sum([getattr(job, name) for job in self.jobs]) for name in names},
-            oldest_due_at=min((at for job in self.jobs if (at := job.oldest_due_at)), default=None),
-        )
-
     @property
     def queue(self) -> dict[str, Any]:
-        """The numbers of unfinished and of dead runs over all jobs, and since when the oldest due
-        run waits.
+        """The numbers of jobs that are not retired, of unfinished and of dead runs over all jobs,
+        and since when the oldest due run waits.
         """
-        return {name: value for name, value in self.totals._asdict().items() if name != "jobs"}
+        names = ("queued", "running", "failed", "failing", "dead_last_hour", "dead_last_day")
+        return {
+            "jobs": sum(job.state != "retired" for job in self.jobs),
+            **{name: sum(getattr(job, name) for job in self.jobs) for name in names},
+            "oldest_due_at": min(
+                (at for job in self.jobs if (at := job.oldest_due_at)), default=None
+            ),
+        }
 
     @property
     def file_in_use(self) -> HeldFile | None:
@@ -292,7 +278,7 @@ def _job(*values: Any) -> JobHealth:
     with suppress(YamlschedError):  # a later release has written it
         fires = without_skipped(parse_schedule(job.schedule), of_rows(skip_on), of_rows(only_on))
         slot = next_slot(fires, zone(job.timezone), job.next_slot_at - timedelta(minutes=1))
-        return job._replace(next_slot_at=slot.at if slot else None)
+        return replace(job, next_slot_at=slot.at if slot else None)
     return job
 
 
@@ -369,7 +355,7 @@ def read_all(
 def _held_up(job: JobHealth, waiting: set[str]) -> JobHealth:
     """Return the job, which is held up if it is ``waiting`` and in no state that is more severe."""
     is_held_up = job.job_type in waiting and job.state in (*HEALTHY_STATES, "retrying")
-    return job._replace(state="held_up") if is_held_up else job
+    return replace(job, state="held_up") if is_held_up else job
 
 
 def why_not_claimed(

@@ -16,30 +16,15 @@ from yamlsched.ask.problem import KINDS, Problem, Thresholds
 def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
     """Return everything about ``health`` as one document."""
     reported = problems(health, thresholds)
+    waits = ("person", "retry")
     return {
-        "namespace": health.namespace,
-        "now": health.now,
+        **vars(health),
         "healthy": not reported,
         "problems": reported,
-        "last_tick_at": health.last_tick_at,
         "file_in_use": health.file_in_use,
-        "other_files": health.drift,
         "files_not_in_use": health.other_files,
-        "refused_files": health.refused,
-        "cannot_start": health.cannot_start,
         "queue": health.queue,
-        "limits": health.limits,
-        "held_up": [held_up._asdict() for held_up in health.held_up],
-        "calendars": [calendar._asdict() for calendar in health.calendars],
-        "workers": health.workers,
-        "queues": [queue._asdict() for queue in health.queues],
-        "unserved_queues": [queue._asdict() for queue in health.unserved],
-        "stuck": health.stuck,
-        "in_doubt": health.in_doubt,
-        "in_doubt_counts": {
-            waits_for: health.effects_in_doubt(waits_for) for waits_for in ("person", "retry")
-        },
-        "jobs": [job._asdict() for job in health.jobs],
+        "in_doubt_counts": {each: health.effects_in_doubt(each) for each in waits},
     }
 
 
@@ -53,12 +38,11 @@ class NamespaceHealth:
     @property
     def jobs(self) -> int:
         """The number of jobs that the file in use has."""
-        return self.health.totals.jobs
+        return int(self.health.queue["jobs"])
 
     @property
     def open_runs(self) -> int:
-        totals = self.health.totals
-        return totals.queued + totals.running + totals.failed
+        return sum(self.health.queue[name] for name in ("queued", "running", "failed"))
 
     @property
     def is_in_use(self) -> bool:

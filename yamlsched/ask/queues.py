@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
 from yamlsched.durations import between
 from yamlsched.runs.lifecycle import one_line
@@ -15,7 +15,8 @@ from yamlsched.text import join_first
 MAX_NAMES = 3
 
 
-class HeldUp(NamedTuple):
+@dataclass(frozen=True)
+class HeldUp:
     """Runs of a job that wait, directly or through others, for a run that is dead or cancelled."""
 
     job_type: str
@@ -50,7 +51,8 @@ def held_up_in_words(held_up: Sequence[HeldUp], now: datetime) -> str:
     return f"{join_first(names, MAX_NAMES)} by {held_up[0].because(now)}"
 
 
-class QueueHealth(NamedTuple):
+@dataclass(frozen=True)
+class QueueHealth:
     """How much there is to do in a queue, and who does it: see the view queue_load.
 
     ``due`` and ``executing`` are counted to some thousands. ``failed_starts`` counts those in a
@@ -78,7 +80,8 @@ class QueueHealth(NamedTuple):
         return f"queue {self.queue}: {starts} of workers failed in a row{error}"
 
 
-class UnservedQueue(NamedTuple):
+@dataclass(frozen=True)
+class UnservedQueue:
     """A queue of enabled jobs that nobody serves, and who did last, if it is known."""
 
     queue: str

@@ -123,6 +123,15 @@ class LargeRun:
 
 
 @dataclass(frozen=True)
+class NextSlot:
+    """The next slot of all jobs."""
+
+    job_type: str
+    timezone: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Report:
     """What happened in [since, until). ``is_current``: it ends now, and the problems are also those
     of now.
@@ -147,7 +156,7 @@ class Report:
     largest: Sequence[LargeRun]
     held_up: Sequence[HeldUp]
     edits: Sequence[Edit]  # at most MAX_EDITS, the newest first
-    next_slot: tuple[str, str, datetime] | None  # its job, the time zone of that, and when
+    next_slot: NextSlot | None
     clock: str = ""  # the time zone of all instants; "": each job's own and UTC
 
     @property
@@ -245,17 +254,13 @@ def _problems(skipped: Sequence[Skipped], late: Sequence[LateRuns]) -> Iterator[
         )
 
 
-def _next_slot(jobs: Sequence[JobHealth]) -> tuple[str, str, datetime] | None:
-    """Return the next slot of all jobs that have one to come."""
+def _next_slot(jobs: Sequence[JobHealth]) -> NextSlot | None:
     coming = [
-        (job.next_slot_at, job.job_type, job.timezone)
+        NextSlot(job.job_type, job.timezone, job.next_slot_at)
         for job in jobs
         if job.next_slot_at and job.enabled and job.retired_at is None and not job.paused
     ]
-    if not coming:
-        return None
-    at, name, timezone = min(coming)
-    return name, timezone, at
+    return min(coming, key=lambda slot: (slot.at, slot.job_type), default=None)
 
 
 def _largest(

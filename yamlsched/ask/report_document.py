@@ -108,8 +108,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
             waits = [held_up_in_words(held_up, report.now) for held_up in by_run(report.held_up)]
             yield "held up", join_first(waits, MAX_TYPES)
         if report.next_slot is not None:
-            job, timezone, at = report.next_slot
-            yield "next slot", f"{job}, {_time(report, at, timezone)}"
+            slot = report.next_slot
+            yield "next slot", f"{slot.job_type}, {_time(report, slot.at, slot.timezone)}"
 
 
 def _ran(report: Report) -> str:
@@ -212,7 +212,7 @@ def _growth(before: int | None, now: int) -> str:
 
 
 def _failures(report: Report, screens: int) -> Section:
-    groups, most = report.failures.worst_first(), MAX_GROUPS * screens
+    groups, most = report.failures.groups, MAX_GROUPS * screens
     command = f"yamlsched runs --group-by error_type --since {times.short_utc(report.since)}"
     return failures.section(
         report.failures,

@@ -93,5 +93,5 @@ def _line(state: NamespaceHealth) -> tuple[str, ...]:
         terminal.ago(health.last_tick_at, health.now) if health.last_tick_at else "never",
         health.last_tick_host or "-",
         str(state.open_runs or "-"),
-        str(health.totals.dead_last_day or "-"),
+        str(health.queue["dead_last_day"] or "-"),
     )

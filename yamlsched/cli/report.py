@@ -10,25 +10,13 @@ import click
 from psycopg import Connection
 
 from yamlsched.ask import report, report_document
-from yamlsched.ask.report import MAX_LISTED, Report
+from yamlsched.ask.report import Report
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.db.query import now
 from yamlsched.schedule.load import timezone_of_file
 from yamlsched.timetable import times
 
-EDIT_COLUMNS = (
-    "id",
-    "applied_at",
-    "commit",
-    "is_dirty",
-    "author",
-    "subject",
-    "hash",
-    "host",
-    "path",
-    "jobs",
-)
 HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
 
 What ran, failed by type of error, was skipped and why, started or finished late, took longest,
@@ -84,26 +72,4 @@ def _span(
 
 def document(report: Report) -> dict[str, Any]:
     """Return the parts of the JSON document."""
-    groups = report.failures.worst_first()
-    next_slot = (
-        dict(zip(("job_type", "timezone", "at"), report.next_slot, strict=True))
-        if report.next_slot
-        else None
-    )
-    return {
-        **{name: getattr(report, name) for name in ("namespace", "now", "since", "until")},
-        "timezone": report.timezone,
-        "healthy": not report.problems,
-        **{name: getattr(report, name) for name in ("problems", "jobs", "ran", "queue")},
-        "held_up": [held_up._asdict() for held_up in report.held_up],
-        "failures": groups[:MAX_LISTED],
-        "more_failures": len(groups[MAX_LISTED:]),
-        "failures_are_complete": report.failures.is_complete,
-        "dead_by_error_type": report.dead,
-        "skipped": report.skipped,
-        "started_late": [job for job in report.late if job.kind == "started"],
-        "finished_late": [job for job in report.late if job.kind == "finished"],
-        **{name: getattr(report, name) for name in ("in_doubt", "longest", "largest")},
-        "edits": [{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in report.edits],
-        "next_slot": next_slot,
-    }
+    return {"healthy": not report.problems, **vars(report)}

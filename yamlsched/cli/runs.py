@@ -91,7 +91,7 @@ def _show_groups(
     )
     groups = [
         group
-        for group in failed.worst_first()
+        for group in failed.groups
         if filter.error_type in (None, group.error_type)
         and (
             not filter.statuses

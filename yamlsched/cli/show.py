@@ -16,7 +16,7 @@ from psycopg import Connection
 from yamlsched import durations
 from yamlsched import text as terminal
 from yamlsched.ask import health, history, runs
-from yamlsched.ask.edits import as_fields, sentences
+from yamlsched.ask.edits import sentences
 from yamlsched.ask.runs import AttemptRecord, KeptOutput, RunDetails, took
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import FORMATS, Settings, verb
@@ -73,7 +73,7 @@ def command(
     if not output:
         settings.echo(
             Document(f"yamlsched show {id}", in_words(details, instant, full, reasons)),
-            **document(details),
+            **vars(details),
         )
         return OK
     kept = history.kept_output(details, attempt)
@@ -98,16 +98,6 @@ def in_words(
     yield from relatives(details)
     if details.actions:
         yield Entries([Entry(action) for action in actions(details)])
-
-
-def document(details: RunDetails) -> dict[str, Any]:
-    """Return the parts of the JSON document."""
-    names = ("run", "outputs", "progress", "effects", "children", "hooks")
-    parts = {name: getattr(details, name) for name in (*names, "actions")}
-    return parts | {
-        "attempts": details.failures,
-        **as_fields(details.edits),
-    }
 
 
 def _follow(connection: Connection[Any], id: int) -> int:

@@ -112,7 +112,7 @@ def command(
         if settings.verbosity > 0 and not check:
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
         known = []
-        if now.last_tick_at is None and not now.totals.jobs and not check:
+        if now.last_tick_at is None and not now.queue["jobs"] and not check:
             known = namespaces(connection)
     problems = attention.problems(now, thresholds)
     if settings.wants_json or not check:
@@ -127,13 +127,13 @@ def command(
         fields = summary(now, thresholds)
         if failed is not None:
             parts.append(recent_failures(failed))
-            fields["failures"] = failed.worst_first()
+            fields["failures"] = failed.groups
         settings.echo(Document(f"yamlsched status: {namespace}", parts), **fields)
     elif problems:
         click.echo("\n".join(terminal.printable_line(problem.what) for problem in problems))
     else:
         click.echo(
-            f"ok: {terminal.count(now.totals.jobs, 'job')}, last tick"
+            f"ok: {terminal.count(now.queue['jobs'], 'job')}, last tick"
             f" {terminal.ago(now.last_tick_at, now.now)}"
         )
     return FINDINGS if check and problems else OK
@@ -141,7 +141,7 @@ def command(
 
 def recent_failures(failures: Failures) -> Part:
     """Return the failures of the last day by job and type of error."""
-    groups = failures.worst_first()
+    groups = failures.groups
     if not groups:
         return Entries([Entry("No attempt failed in the last day")])
     more = and_more(
@@ -170,7 +170,7 @@ def in_words(health: Health, problems: list[Problem], show_all: bool) -> Iterato
 
 
 def heading(health: Health) -> Iterator[tuple[str, str]]:
-    now, total = health.now, health.totals
+    now, total = health.now, health.queue
     yield "namespace", f"{health.namespace} at {terminal.instant(now)}"
     yield from files(health)
     last = (
@@ -179,19 +179,18 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
         else "never"
     )
     yield "last tick", last
-    due = f"; oldest due {terminal.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
-    yield (
-        "runs",
-        f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}",
-    )
+    oldest = total["oldest_due_at"]
+    due = f"; oldest due {terminal.ago(oldest, now)}" if oldest else ""
+    runs = "{queued} queued, {running} running, {failed} waiting to retry".format(**total)
+    yield "runs", runs + due
     for nth, each in enumerate(health.queues):
         yield "" if nth else "queues", f"{each.queue}: {queue_in_words(each, now)}"
     for nth, waits in enumerate(health.limits):
         yield "" if nth else "limits", f"a run {waits}"
     for nth, held_up in enumerate(by_run(health.held_up)[:MAX_HOSTS_LISTED]):
         yield "" if nth else "held up", held_up_in_words(held_up, now)
-    dead = f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day"
-    yield "dead", dead
+    dead = "{dead_last_hour} in the last hour, {dead_last_day} in the last day"
+    yield "dead", dead.format(**total)
     if health.in_doubt_counts:
         effects = terminal.count(health.effects_in_doubt("person"), "effect")
         retried = health.effects_in_doubt("retry")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import Any
 
 import click
 
 from yamlsched.act.backfill import definition_for
 from yamlsched.ask.condition import JobCondition, condition
-from yamlsched.ask.edits import as_fields
 from yamlsched.ask.history import unknown_job
 from yamlsched.ask.why import DayReport, SlotReport, explain, sentences
 from yamlsched.cli import _filters
@@ -56,41 +54,23 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
             if known is None:
                 raise unknown_job(job, namespace, definitions.names(connection, namespace))
             found = condition(connection, namespace, known)
-            settings.echo("\n".join(_job(found)), **document_of_job(found))
+            settings.echo("\n".join(_job(found)), **vars(found))
             return 0
         definition = definition_for(connection, namespace, job)
         report = explain(connection, namespace, definition, at)
     if isinstance(report, DayReport):
-        settings.echo("\n".join(_day(report)), **document_of_day(report))
+        settings.echo("\n".join(_day(report)), **vars(report))
         return 0
     if note := times.remark(at, report.at, zone(definition.timezone)):
         click.echo(f"--at: {note}", err=True)
-    settings.echo("\n".join(_slot(report)), **document(report))
+    settings.echo("\n".join(_slot(report)), **vars(report))
     return 0
-
-
-def document_of_job(found: JobCondition) -> dict[str, Any]:
-    fields = {name: value for name, value in vars(found).items() if name != "lines"}
-    return fields | {"explanation": found.lines}
 
 
 def _job(found: JobCondition) -> list[str]:
     lines = [f"{found.job_type}: {terminal.coloured(found.state, found.state.replace('_', ' '))}"]
     lines += [f"  {terminal.printable_line(line)}" for line in found.lines]
     return lines + [f"  what helps: {terminal.printable_line(remedy)}" for remedy in found.remedies]
-
-
-def document(report: SlotReport) -> dict[str, Any]:
-    """Return the parts of the JSON document."""
-    fields = {name: value for name, value in vars(report).items() if name not in ("lines", "edits")}
-    return fields | as_fields(report.edits) | {"explanation": report.lines}
-
-
-def document_of_day(day: DayReport) -> dict[str, Any]:
-    return vars(day) | {
-        "date": day.date.isoformat(),
-        "slots": [document(slot) for slot in day.slots],
-    }
 
 
 def _slot(report: SlotReport) -> list[str]:

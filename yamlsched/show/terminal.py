@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -190,6 +190,8 @@ def document(**parts: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return times.rfc3339(value)
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

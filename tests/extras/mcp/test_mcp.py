@@ -115,7 +115,7 @@ def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(
             runs, _ = await call(session, "runs", job=["backup"], status=["dead"])
             assert [row["id"] for row in runs["answer"]["runs"]] == [run]
             shown, _ = await call(session, "show", run=str(run))
-            assert shown["answer"]["attempts"][0]["error"] == {"data": HOSTILE}
+            assert shown["answer"]["failures"][0]["error"] == {"data": HOSTILE}
             report, is_error = await call(session, "report", since="1d")
             assert not is_error
             assert report["answer"]["format_version"] == 1

@@ -262,7 +262,7 @@ def test_show_names_the_commit_in_use_when_the_run_was_created(cli: Cli, edit: E
     )
     assert re.search(f"\njob edited +{by}", third)
     document = json.loads(cli("show", runs[0]["id"], "--format", "json").out)
-    assert (document["edit_in_use"]["commit"], document["last_edit_of_job"]["commit"]) == (
+    assert (document["edits"]["file"]["commit"], document["edits"]["job"]["commit"]) == (
         second,
         first,
     )
@@ -281,7 +281,7 @@ def test_why_and_status_and_doctor_name_the_commit(cli: Cli, edit: Edit) -> None
     told = cli("why", "backup", "--at", "2026-01-14T02:00Z").out
     assert f"defined by {by} (applied" in told
     document = json.loads(cli("why", "backup", "--at", "2026-01-14T02:00Z", "--format", "json").out)
-    assert document["edit_in_use"]["commit"] == commit
+    assert document["edits"]["file"]["commit"] == commit
 
 
 def test_doctor_says_what_to_do_about_a_repository_that_git_does_not_read(

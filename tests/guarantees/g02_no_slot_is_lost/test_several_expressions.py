@@ -126,7 +126,7 @@ def test_why_names_an_off_week_and_the_next_date_of_a_time_and_of_a_day(project:
     slot = verb(project, "why", "nothing", "--at", "2026-12-14T09:00")
     day = verb(project, "why", "nothing", "--at", "2026-12-14")
 
-    assert slot["explanation"][0] == (
+    assert slot["lines"][0] == (
         'not a slot of "0 9 * * mon every 2w from 2026-12-07" in UTC: off week, the next is'
         " 2026-12-21"
     )

@@ -16,24 +16,21 @@ from starlette.responses import Response
 
 from yamlsched.ask.namespaces import summary
 from yamlsched.ask.problem import Thresholds
-from yamlsched.cli import report, show, why
+from yamlsched.cli import report
 
 Document = dict[str, Any]
 
 
 def _why(view: Any) -> Document:
-    if view.condition is not None:
-        return why.document_of_job(view.condition)
-    if view.day is not None:
-        return why.document_of_day(view.day)
-    return why.document(view.answers[0].report) if view.answers else {"not_run": view.not_run}
+    found = view.condition or view.day or (view.answers and view.answers[0].report)
+    return dict(vars(found)) if found else {"not_run": view.not_run}
 
 
 def _job(view: Any) -> Document:
     slots = view.timeline.cells if view.timeline else ()
     return {
         "job": view.facts,
-        "health": view.health._asdict(),
+        "health": view.health,
         "problems": [problem for problem, _ in view.problems],
         "durations": view.durations,
         "slots": [
@@ -98,7 +95,7 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     },
     "/jobs/{job:path}": _job,
     "/runs": lambda view: {"runs": view.page.runs, "next_before": view.page.older},
-    "/runs/{run:path}": lambda view: show.document(view.details),
+    "/runs/{run:path}": lambda view: vars(view.details),
     "/dead": lambda view: {
         ("hours" if view.by == "hour" else "groups"): view.hours or view.groups,
         "more_groups": view.hidden,
@@ -112,7 +109,7 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
         "edits": [{**vars(edit), "keys": keys} for edit, _, keys in view.history],
     },
     "/workers": lambda view: {
-        "queues": [queue._asdict() for queue in view.queues],
+        "queues": view.queues,
         "unserved": view.unserved,
         "workers": [{**vars(worker), "state": word} for worker, word in view.workers],
     },
