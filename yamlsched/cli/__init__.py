@@ -6,7 +6,6 @@ shared. Exit codes of every verb: 0 ok; 1 findings; 2 usage error; 3 environment
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import importlib
@@ -15,18 +14,18 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from yamlsched import __version__, plugin_manager
 from yamlsched import (
     log as event_log,
 )  # `log` is a verb: its module becomes an attribute of this package
 from yamlsched.cli._settings import Settings, Verb, VerbGroup, global_options, merge
-from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
+from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.show.terminal import printable
 
 if TYPE_CHECKING:
@@ -48,60 +47,8 @@ MAX_SUMMARY_CHARS = 200
 """Longer than any first sentence of a help text: the list of verbs cuts none."""
 
 
-class OutputFailed(Exception):
-    """Standard output cannot be written. click would exit with 1, which means findings."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(cause)
-        self.cause = cause
-
-
-@contextlib.contextmanager
-def _note_output_failures() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in OUTPUT_ERRORS and error.filename is None:
-            raise OutputFailed(error) from error
-        raise
-
-
-EXPECTED = (
-    click.ClickException,
-    click.Abort,
-    click.exceptions.Exit,
-    YamlschedError,
-    OutputFailed,
-)
-"""What a command may raise without being faulty."""
-
-
-class PluginVerbFailed(Exception):
-    """The command of an installed plugin has raised an error, which is the cause."""
-
-    def __init__(self, plugin: str, cause: Exception) -> None:
-        super().__init__(plugin)
-        self.plugin, self.cause = plugin, cause
-
-
 class Verbs(VerbGroup):
     """The verbs, each imported only when it is used."""
-
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _note_output_failures():  # --help and --version print here
-            return super().make_context(*args, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with _note_output_failures():
-                return super().invoke(ctx)
-        except EXPECTED:
-            raise
-        except Exception as error:
-            name = ctx.invoked_subcommand
-            if name is None or name in self._modules or name in self._own:
-                raise
-            raise PluginVerbFailed(self.installed[name].plugin, error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*self._modules, *self._own, *self.installed])
@@ -207,28 +154,31 @@ def _run() -> int:
     """Run the command line and return its exit code."""
     _open_standard_streams()
     event_log.configure(as_json=_wants_json_log(sys.argv[1:]))
+    if instruction := os.environ.get("_YAMLSCHED_COMPLETE"):
+        return shell_complete(cli, {}, "yamlsched", "_YAMLSCHED_COMPLETE", instruction)
     try:
-        code = cli.main(standalone_mode=False)
+        with cli.make_context("yamlsched", sys.argv[1:]) as context:
+            code = cli.invoke(context)
+    except click.exceptions.Exit as error:  # of --help and --version
+        return error.exit_code
     except click.ClickException as error:
         if event_log.is_json():
             _print_error(error.format_message(), USAGE)
         else:
             error.show()
         return USAGE
-    except click.Abort as error:
-        return _aborted(INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else FINDINGS)
+    except click.Abort:
+        return _aborted(FINDINGS)
     except Refused as error:
         _print_error(str(error), FINDINGS)
         return FINDINGS
     except EnvironmentFailed as error:
         _print_error(str(error), FAILED)
         return FAILED
-    except OutputFailed as error:
-        return _output_failed(error.cause, OK)
-    except PluginVerbFailed as error:
-        return _unexpected(error.cause, f"the plugin {error.plugin}", "its authors")
     except Exception as error:
-        return _unexpected(error)
+        if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS and error.filename is None:
+            return _output_failed(error, OK)
+        return _unexpected(error, cli.installed.get(context.invoked_subcommand or ""))
     return code if isinstance(code, int) else OK
 
 
@@ -284,7 +234,7 @@ def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
     event_log.message("error", "command.failed", text, error=message, exit_code=exit_code, **fields)
 
 
-def _unexpected(error: Exception, where: str = "yamlsched", whom: str = "") -> int:
+def _unexpected(error: Exception, of_plugin: PluginVerb | None) -> int:
     """Report an error that no verb handles: a database error in one line, a bug with
     its traceback.
     """
@@ -301,6 +251,8 @@ def _unexpected(error: Exception, where: str = "yamlsched", whom: str = "") -> i
         if not event_log.is_json():
             traceback.print_exception(error)
         stack = "".join(traceback.format_exception(error))
-        to = f" to {whom}" if whom else ""
+        where, to = "yamlsched", ""
+        if of_plugin is not None:
+            where, to = f"the plugin {of_plugin.plugin}", " to its authors"
         _print_error(f"this is a bug in {where}; please report the lines above{to}", stack=stack)
     return FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 
 import click
@@ -31,17 +30,10 @@ times without an offset are in the job's time zone.
 """
 
 
-def when(text: str) -> times.TimeInput:
-    """Parse --at; a duration may have a minus sign."""
-    return _filters.time(re.sub("^-(?=[0-9dhms]+$)", "", text))
-
-
 @verb(HELP)
 @click.argument("job", shell_complete=_filters.jobs)
-@click.option(
+@_filters.time_option(
     "--at",
-    type=when,
-    metavar="TIME",
     help=(
         "2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 or yesterday (all of that day),"
         ' 20:48 or "mon 08:00" (local, the last one), 20:48Z, now, or 90m (90 minutes ago).'
