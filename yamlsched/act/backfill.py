@@ -44,13 +44,13 @@ CHUNK_SLOTS = 1000
 class BackfillSlot:
     """A slot of the range; ``holder`` is the run that has its key already.
 
-    ``lacking`` is a job that it follows and that has no run for it to wait for.
+    ``upstream`` is a job that it follows and that has no run for it to wait for.
     """
 
     key: str
-    at: datetime
+    scheduled_for: datetime
     holder: KeyHolder | None = None
-    lacking: str = ""
+    upstream: str = ""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class BackfillResult:
     now, by job.
     """
 
-    created: list[BackfillSlot] = field(default_factory=list)
+    made: list[BackfillSlot] = field(default_factory=list)
     existing: list[BackfillSlot] = field(default_factory=list)
     used: list[BackfillSlot] = field(default_factory=list)
     left_out: list[BackfillSlot] = field(default_factory=list)
@@ -71,7 +71,7 @@ class BackfillResult:
 
     @property
     def done(self) -> int:
-        return len(self.created) + len(self.existing) + len(self.used) + len(self.left_out)
+        return len(self.made) + len(self.existing) + len(self.used) + len(self.left_out)
 
 
 def definition_for(
@@ -190,8 +190,10 @@ def backfill(
                 missing = _startable(connection, namespace, job, missing, result, at)
             if missing and not dry_run:
                 _create(connection, namespace, job, missing, who, at)
-        result.created += missing
-        result.with_run.setdefault(job.job_type, set()).update(slot.at for slot in missing)
+        result.made += missing
+        result.with_run.setdefault(job.job_type, set()).update(
+            slot.scheduled_for for slot in missing
+        )
         progress(result.done)
     return result
 
@@ -273,10 +275,12 @@ def _missing(
     for slot in chunk:
         holder = holders.get(slot.key)
         if holder is not None:
-            has_run = holder.status is not None and holder.belongs_to(job.job_type, slot.at)
+            has_run = holder.status is not None and holder.belongs_to(
+                job.job_type, slot.scheduled_for
+            )
             (result.existing if has_run else result.used).append(replace(slot, holder=holder))
             if has_run:
-                result.with_run.setdefault(job.job_type, set()).add(slot.at)
+                result.with_run.setdefault(job.job_type, set()).add(slot.scheduled_for)
     return [slot for slot in chunk if slot.key not in holders]
 
 
@@ -296,10 +300,14 @@ def _startable(
     for name, upstream in slot_rows.followed(connection, namespace, [job]).items():
         with_run = result.with_run.get(name)
         for slot in missing:
-            start = upstream.effective_from if with_run is None else slot.at - LONGEST_GAP
-            awaited = slot_plan.awaited_slot(upstream.schedule, upstream.timezone, start, slot.at)
+            start = (
+                upstream.effective_from if with_run is None else slot.scheduled_for - LONGEST_GAP
+            )
+            awaited = slot_plan.awaited_slot(
+                upstream.schedule, upstream.timezone, start, slot.scheduled_for
+            )
             if with_run is None:
-                others.append((slot.key, upstream.id, awaited, slot.at))
+                others.append((slot.key, upstream.id, awaited, slot.scheduled_for))
             elif awaited not in with_run:
                 lacking[slot.key] = name
     if others:
@@ -309,7 +317,7 @@ def _startable(
         rows = execute(connection, "follow.without_run", **dict(columns), now=now)
         lacking = {row.key: row.upstream for row in rows} | lacking
     result.left_out += [
-        replace(slot, lacking=lacking[slot.key]) for slot in missing if slot.key in lacking
+        replace(slot, upstream=lacking[slot.key]) for slot in missing if slot.key in lacking
     ]
     return [slot for slot in missing if slot.key not in lacking]
 
@@ -322,7 +330,7 @@ def _create(
     who: str,
     at: datetime,
 ) -> None:
-    runs = [NewRun(job.id, slot.key, slot.at, at) for slot in missing]
+    runs = [NewRun(job.id, slot.key, slot.scheduled_for, at) for slot in missing]
     common = {"namespace": namespace, "now": at}
     written = slot_rows.write_rows(connection, "slots.create_runs", runs, **common, by_hand=True)
     if written != len(runs):
@@ -335,8 +343,8 @@ def _create(
     execute(connection, "follow.wake", ids=[job.id], **common)
     execute(connection, "runs.wake", namespace=namespace)
     detail = {
-        "first": short_utc(missing[0].at),
-        "last": short_utc(missing[-1].at),
+        "first": short_utc(missing[0].scheduled_for),
+        "last": short_utc(missing[-1].scheduled_for),
         "runs": len(runs),
     }
     record = ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)

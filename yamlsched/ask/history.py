@@ -275,12 +275,10 @@ def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOut
     if attempt is not None and details.outputs:
         known = ", ".join(map(str, sorted({output.attempt for output in details.outputs})))
         raise Refused(f"no output of {which} is kept. Attempts with output: {known}")
-    if run.status == Status.RUNNING:
-        raise Refused(
-            f"no output of {which} is kept: the attempt is running, and its lease was not"
-            " renewed yet"
-        )
-    why = f"it printed nothing, or output.keep of its job excludes it (now: {run.keeps_output})"
+    why = (
+        "it printed nothing until its lease was renewed last, or output.keep of its job excludes it"
+        f" (now: {run.keeps_output})"
+    )
     raise Refused(f"no output of {which} is kept: {why}")
 
 

@@ -23,6 +23,7 @@ from yamlsched.cli._settings import Settings, verb
 from yamlsched.db.query import now
 from yamlsched.errors import Refused
 from yamlsched.show import terminal
+from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
 from yamlsched.timetable.zones import zone
 
@@ -40,6 +41,13 @@ slots require confirmation; more than 10,000 require --yes. To resume an interru
 the same command
 again.
 """
+OUTCOMES = {
+    "made": "created",
+    "existing": "exists",
+    "used": "key used",
+    "left_out": "left out",
+}
+"""The lists of the result, and what is said of the slots in them."""
 MAX_LISTED = 20
 MAX_SLOTS_UNCONFIRMED = 100
 """More slots need a confirmation."""
@@ -146,64 +154,32 @@ def command(
                 )
         except KeyboardInterrupt:
             if not dry_run:
-                _report_interrupted(namespace, job, len(result.created), total, began)
+                click.echo(
+                    f"interrupted: at least {len(result.made)} of up to {total} runs created."
+                    " To resume, run the same command again",
+                    err=True,
+                )
             return FINDINGS
     if settings.wants_json:
-        click.echo(_json(job, result, dry_run))
+        lists = {name: getattr(result, name) for name in OUTCOMES}
+        click.echo(terminal.document(job_type=job, dry_run=dry_run, **lists))
     else:
         _print(result, dry_run, ahead=max(start, began) if result.future else None)
     return 0
-
-
-def _report_interrupted(
-    namespace: str, job: str, created: int, total: int, began: datetime
-) -> None:
-    """Report the runs that were certainly created, and how to create or cancel all."""
-    click.echo(f"interrupted: at least {created} of up to {total} runs created", err=True)
-    click.echo("resume: run the same command again; existing runs are not created twice", err=True)
-    since = rfc3339(began, "microseconds")
-    cancel = f"yamlsched cancel --job {job} --status queued --since {since} --namespace {namespace}"
-    click.echo(f"undo: {cancel}", err=True)
-
-
-def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
-    def fields(slot: BackfillSlot) -> dict[str, object]:
-        held = {"run_id": slot.holder.run_id, "status": slot.holder.status} if slot.holder else {}
-        return {"key": slot.key, "scheduled_for": slot.at} | held
-
-    return terminal.document(
-        job_type=job,
-        dry_run=dry_run,
-        made=[fields(slot) for slot in result.created],
-        existing=[fields(slot) for slot in result.existing],
-        used=[fields(slot) for slot in result.used],
-        left_out=[fields(slot) | {"upstream": slot.lacking} for slot in result.left_out],
-    )
 
 
 def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> None:
     """Print the slots; ``ahead`` is where those that sync creates start, None if the range has none
     of them.
     """
-    for what, lines in (
-        (
-            "would create" if dry_run else "created",
-            [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created],
-        ),
-        ("exists", [f"{slot.key}: {_holder(slot)}" for slot in result.existing]),
-        ("key used", [f"{slot.key}: {_holder(slot)}" for slot in result.used]),
-        (
-            "left out",
-            [
-                f"{slot.key}: {slot.lacking} has no run for it to wait for"
-                for slot in result.left_out
-            ],
-        ),
-    ):
-        for line in lines[:MAX_LISTED]:
-            click.echo(f"{what} {line}")
-        if len(lines) > MAX_LISTED:
-            click.echo(f"{what} {len(lines) - MAX_LISTED} more")
+    for name, what in OUTCOMES.items():
+        slots = getattr(result, name)
+        if dry_run and name == "made":
+            what = "would create"
+        for slot in slots[:MAX_LISTED]:
+            click.echo(f"{what} {_line(slot)}")
+        if len(slots) > MAX_LISTED:
+            click.echo(f"{what} {len(slots) - MAX_LISTED} more")
     if ahead is not None:
         click.echo(
             f"slots after {short_utc(ahead)} are in the future: sync creates those runs", err=True
@@ -212,11 +188,17 @@ def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> Non
         click.echo("no slots in this range")
 
 
-def _holder(slot: BackfillSlot) -> str:
+def _line(slot: BackfillSlot) -> str:
+    if slot.upstream:
+        return f"{slot.key}: {slot.upstream} has no run for it to wait for"
+    if slot.holder is not None:
+        return f"{slot.key}: {_holder(slot, slot.holder)}"
+    return f"{slot.key} for {short_utc(slot.scheduled_for)}"
+
+
+def _holder(slot: BackfillSlot, holder: KeyHolder) -> str:
     """Return the run that has the slot's key, and its status or where it is from."""
-    holder = slot.holder
-    assert holder is not None
-    if holder.scheduled_for == slot.at:
+    if holder.scheduled_for == slot.scheduled_for:
         return f"run {holder.run_id}, {holder.status or 'pruned since'}"
     origin = (
         f"of slot {short_utc(holder.scheduled_for)}" if holder.scheduled_for else "created by hand"

@@ -348,8 +348,8 @@ def test_a_backfill_downstream_creates_no_run_where_an_upstream_has_none_and_nam
 
         days = ("2026-01-12", "2026-01-14")
         created = [f"{name}:{day}" for name in ("extract", "load", "report") for day in days]
-        assert sorted(slot.key for slot in result.created) == sorted([*created, "both:2026-01-12"])
-        assert sorted((slot.key, slot.lacking) for slot in result.left_out) == [
+        assert sorted(slot.key for slot in result.made) == sorted([*created, "both:2026-01-12"])
+        assert sorted((slot.key, slot.upstream) for slot in result.left_out) == [
             ("both:2026-01-13", "extract"),
             ("both:2026-01-14", "apart"),
             ("load:2026-01-13", "extract"),

@@ -81,7 +81,7 @@ def review(visit: Visit, values: Given) -> Review:
         )
     except Refused as error:
         refusal = sentence(str(error))
-    if not refusal and not trial.created:
+    if not refusal and not trial.made:
         span = f"from {times.show(chosen.first, where)} to {times.show(last, where)}"
         had = count(len(trial.existing) + len(trial.used), "slot")
         refusal = (
@@ -91,7 +91,7 @@ def review(visit: Visit, values: Given) -> Review:
         )
     lines = [
         f"The span is {times.show(chosen.first, where)} to {times.show(last, where)}.",
-        f"{count(len(trial.created), 'run')} will be created, due at once, the oldest first.",
+        f"{count(len(trial.made), 'run')} will be created, due at once, the oldest first.",
     ]
     if trial.existing:
         lines.append(
@@ -121,21 +121,21 @@ def review(visit: Visit, values: Given) -> Review:
         lines.append("The job is paused: the runs wait for the end of the pause.")
     return Review(
         title=f"Backfill {name}",
-        button=f"Create {count(len(trial.created), 'run')}",
+        button=f"Create {count(len(trial.made), 'run')}",
         back=f"/jobs/{name}",
         lines=lines,
         refusal=refusal,
         carried={"start": rfc3339(chosen.first), "end": rfc3339(last)},
         target=f"job:{name}",
         heading="Runs that will be created",
-        listed=[_slot(slot) for slot in trial.created[:MAX_LISTED]],
-        total=len(trial.created),
+        listed=[_slot(slot) for slot in trial.made[:MAX_LISTED]],
+        total=len(trial.made),
         change="Change",
     )
 
 
 def _slot(slot: BackfillSlot) -> str:
-    return f"{slot.key} for {short_utc(slot.at)}"
+    return f"{slot.key} for {short_utc(slot.scheduled_for)}"
 
 
 def perform(doing: Doing, values: Given) -> Redirect:
@@ -150,7 +150,7 @@ def perform(doing: Doing, values: Given) -> Redirect:
         if backfill.select(connection, job, start, end, before_first=True).slots > MAX_SLOTS:
             raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots.")
         result = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
-    made = len(result.created)
+    made = len(result.made)
     others = (
         f"; {count(result.done - made, 'slot')} had one, or its key was used"
         if result.done > made
