@@ -167,7 +167,6 @@ select yamlsched.block_closed(%(namespace)s, %(job)s, %(past)s, %(most)s, :now) 
 -- name: record
 -- The audit trail, written in the transaction of the action.
 insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)
-select :now, t.namespace, %(who)s, %(verb)s, t.target,
-       t.job_type, t.detail::jsonb
-from unnest(%(namespaces)s::text[], %(targets)s::text[], %(job_types)s::text[], %(details)s::text[])
-  as t (namespace, target, job_type, detail);
+select :now, t.namespace, %(who)s, %(verb)s, t.target, t.job_type, jsonb_strip_nulls(t.detail)
+from jsonb_to_recordset(%(records)s::jsonb)
+  as t (namespace text, target text, job_type text, detail jsonb);

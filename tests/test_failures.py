@@ -377,21 +377,3 @@ def test_of_many_groups_the_rest_is_counted(
     assert cli("runs", "--group-by", "error_type").out.endswith(
         "\nOnly 4 runs were read, of the jobs with most: a shorter span counts all.\n"
     )
-
-
-def test_verbose_status_lists_the_failures_of_the_last_day(db: Db, cli: Cli) -> None:
-    job = a_job(db)
-    assert cli("status", "-v").out.endswith("\n\nNo attempt failed in the last day\n")
-    a_run(db, job, "dead", finished_at="(now() - interval '25 hours')", error_type="Old")
-    recent = a_run(
-        db, job, "dead", finished_at="(now() - interval '23 hours')", last_error="\x1b[2Jgone"
-    )
-
-    out = cli("status", "-v").out
-    assert "\n\nFailures of the last day\nRUNS  JOB " in out
-    assert out.splitlines()[-1].split()[-3:] == [str(recent), "OSError:", "\\x1b[2Jgone"]
-    assert "Old" not in out
-    assert "Failures" not in cli("status").out
-    document = json.loads(cli("status", "-v", "--format", "json").out)
-    assert [group["example_id"] for group in document["failures"]] == [recent]
-    assert "failures" not in json.loads(cli("status", "--format", "json").out)

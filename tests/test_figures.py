@@ -180,12 +180,6 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
         db,
         "select job_type, count(*) from yamlsched.job_runs r where status = 'dead' group by 1",
     )
-    types = dict(
-        db.execute(
-            b"select error_type, count(*) from yamlsched.job_runs r where status = 'dead'"
-            b" group by 1"
-        ).fetchall()
-    )
     succeeded = by_job(
         db,
         "select job_type, count(*) from yamlsched.job_runs where status = 'succeeded' group by 1",
@@ -269,9 +263,8 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     # and the report, in each format
     report = json.loads(run("report", "--since", "1h", "--format", "json"))
     assert report["ran"]["dead"] == number
-    assert {group["error_type"]: group["runs"] for group in report["dead"]} == types
     groups = Counter[str]()
-    for group in report["failures"]:
+    for group in report["failures"]["groups"]:
         groups[group["job_type"]] += group["dead"]
     assert +groups == dead
     assert report["ran"]["succeeded"] == sum(succeeded.values())

@@ -109,11 +109,13 @@ def test_status_says_why_starts_failed_and_three_in_a_row_are_a_problem(db: Db, 
     words = ["status", "--dsn", dsn, "--namespace", "default"]
     failed_starts(db, 2)
     shown = CliRunner().invoke(cli, words).output
-    assert "; 2 failed starts: exit code 1 no such" in shown  # the next one is not to wait for
+    assert (
+        "; 2 starts of workers failed in a row: exit code 1 no such" in shown
+    )  # the next one is not to wait for
     assert "failed in a row" not in shown
 
     db.execute("update yamlsched.queue_states set next_start_at = now() + interval '1 hour'")
-    assert "2 failed starts, next one after 2" in CliRunner().invoke(cli, words).output
+    assert "; next start after 2" in CliRunner().invoke(cli, words).output
     db.execute("update yamlsched.queue_states set failed_starts = 3")
 
     checked = CliRunner().invoke(cli, [*words, "--check"]).output

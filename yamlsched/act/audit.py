@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -31,18 +31,8 @@ def record(
     now: datetime | None = None,
 ) -> None:
     """Write the rows of the audit trail for an action of ``who``."""
-    parameters = {
-        "who": who,
-        "verb": verb,
-        "namespaces": [r.namespace for r in records],
-        "targets": [r.target for r in records],
-        "job_types": [r.job_type for r in records],
-        "details": [
-            json.dumps({k: v for k, v in r.detail.items() if v is not None}) for r in records
-        ],
-        "now": now,
-    }
-    execute(connection, "actions.record", **parameters)
+    rows = json.dumps([asdict(each) for each in records])
+    execute(connection, "actions.record", who=who, verb=verb, records=rows, now=now)
 
 
 def wake(connection: psycopg.Connection[Any], namespaces: Iterable[str]) -> None:

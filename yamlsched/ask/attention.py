@@ -173,7 +173,8 @@ def _starts(health: Health) -> Iterator[Problem]:
             remedy = (
                 "correct the start command of the queue, or its engine; the next start tries it"
             )
-            yield Problem("start", None, queue.starts_in_words, remedy, since=queue.oldest_due_at)
+            what = f"queue {queue.queue}: {queue.starts_in_words}"
+            yield Problem("start", None, what, remedy, since=queue.oldest_due_at)
 
 
 def _stuck(health: Health) -> Iterator[Problem]:

@@ -135,11 +135,11 @@ class Forecast:
         minutes = self.groups_at[hour.start : hour.end]
         return {group for groups in minutes for group in groups}
 
-    def pile_ups(self, min_jobs: int = MIN_PILE_UP_JOBS) -> int:
-        """Return how many groups of minutes have at least this many jobs: those of one clock time
-        and jobs are one.
+    def pile_ups(self) -> int:
+        """Return how many groups of minutes are pile-ups: those of one clock time and jobs are
+        one.
         """
-        return sum(jobs >= min_jobs for jobs, _, _ in self._together)
+        return sum(jobs >= MIN_PILE_UP_JOBS for jobs, _, _ in self._together)
 
     def fullest(self, limit: int) -> list[PileUp]:
         """Return the minutes in which most jobs start, two at least: by clock time and the jobs

@@ -263,8 +263,11 @@ class Health:
             if entries[0].is_everywhere
         ]
         lines += [each.in_words(self.now) for each in self.unserved if each.queue == queue]
-        starts = [each.starts_in_words for each in self.queues if each.queue == queue]
-        return lines + [words for words in starts if words]
+        return lines + [
+            f"queue {queue}: {words}"
+            for each in self.queues
+            if each.queue == queue and (words := each.starts_in_words)
+        ]
 
 
 def _job(*values: Any) -> JobHealth:

@@ -77,7 +77,7 @@ class QueueHealth:
             return ""
         starts = count(self.failed_starts, "start")
         error = f": {one_line(self.error)}" if self.error else ""
-        return f"queue {self.queue}: {starts} of workers failed in a row{error}"
+        return f"{starts} of workers failed in a row{error}"
 
 
 @dataclass(frozen=True)

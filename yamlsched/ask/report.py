@@ -6,7 +6,6 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -91,15 +90,6 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class DeadOfType:
-    """Runs that died with errors of one type; "" if they have none."""
-
-    error_type: str
-    runs: int
-    jobs: int
-
-
-@dataclass(frozen=True)
 class LongRun:
     """The longest attempt of a job, or a run that is still running."""
 
@@ -148,7 +138,6 @@ class Report:
     ran: Totals
     queue: dict[str, Any]
     failures: Failures
-    dead: Sequence[DeadOfType]
     skipped: Sequence[Skipped]
     late: Sequence[LateRuns]  # the latest first
     in_doubt: Sequence[DoubtfulEffect]
@@ -218,7 +207,6 @@ def read(
         ran=_totals(ended, of_job),
         queue=now.queue,
         failures=failed,
-        dead=_dead_by_type(failed),
         skipped=skipped[:MAX_LISTED],
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
@@ -314,13 +302,3 @@ def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
         jobs=len(ended),
         is_bounded=any(job.examined >= of_job for job in ended),
     )
-
-
-def _dead_by_type(failed: Failures) -> list[DeadOfType]:
-    runs: Counter[str] = Counter()
-    jobs: defaultdict[str, set[str]] = defaultdict(set)
-    for group in failed.groups:
-        if group.dead:
-            runs[group.error_type] += group.dead
-            jobs[group.error_type].add(group.job_type)
-    return [DeadOfType(name, number, len(jobs[name])) for name, number in runs.most_common()]

@@ -73,14 +73,14 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "ran", f"nothing: no run ended or failed, and no slot was skipped{jobs}"
     else:
         yield "ran", "nothing: no run ended"
-    if report.dead:
-        types = [f"{group.error_type or failures.NO_TYPE} {group.runs:,}" for group in report.dead]
+    dead: Counter[str] = Counter()
+    for group in report.failures.groups:
+        dead[group.error_type or failures.NO_TYPE] += group.dead
+    if dead := +dead:
+        types = [f"{name} {number:,}" for name, number in dead.most_common()]
         yield (
             "dead",
-            (
-                f"{sum(group.runs for group in report.dead):,}, by type of error:"
-                f" {join_first(types, MAX_TYPES)}"
-            ),
+            (f"{dead.total():,}, by type of error: {join_first(types, MAX_TYPES)}"),
         )
     if report.skipped:
         by_reason: dict[str, int] = {}

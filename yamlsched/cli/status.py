@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from yamlsched.ask import attention, failures, health
+from yamlsched.ask import attention, health
 from yamlsched.ask.edits import label
-from yamlsched.ask.failures import Failures, section
 from yamlsched.ask.health import HEALTHY_STATES, Health, JobHealth, note
 from yamlsched.ask.namespaces import summary
 from yamlsched.ask.places import cannot_start
@@ -20,7 +19,6 @@ from yamlsched.ask.runs import namespaces
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import FORMATS, Settings, verb
 from yamlsched.durations import between
-from yamlsched.runs.lifecycle import one_line
 from yamlsched.show import terminal
 from yamlsched.show.document import (
     Document,
@@ -39,15 +37,12 @@ MAX_JOBS_LISTED = 30
 """Of more jobs, the healthy ones are only counted."""
 MAX_HOSTS_LISTED = 8
 MAX_LISTED_UNSTARTABLE = 10
-MAX_GROUPS_LISTED = 15
 HEADINGS = ("job", "state", "last success", "last failure", "streak", "next slot", "open", "note")
-FAILURES_SPAN = timedelta(days=1)
 
 
 @verb(
-    "Show the health of the jobs, with -v also the failures of the last day by type. With"
-    " --check, print one line for each problem, and exit 1 if any.",
-    uses="file dsn namespace verbose",
+    "Show the health of the jobs. With --check, print one line for each problem, and exit 1 if"
+    " any.",
     formats=FORMATS,
 )
 @click.option(
@@ -108,9 +103,6 @@ def command(
         return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
         now = health.read(connection, namespace, within)
-        failed = None
-        if settings.verbosity > 0 and not check:
-            failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
         known = []
         if now.last_tick_at is None and not now.queue["jobs"] and not check:
             known = namespaces(connection)
@@ -124,11 +116,8 @@ def command(
             parts.append(
                 Entries([Entry(f'No job and no file has namespace "{namespace}". {meant}')])
             )
-        fields = summary(now, thresholds)
-        if failed is not None:
-            parts.append(recent_failures(failed))
-            fields["failures"] = failed.groups
-        settings.echo(Document(f"yamlsched status: {namespace}", parts), **fields)
+        document = Document(f"yamlsched status: {namespace}", parts)
+        settings.echo(document, **summary(now, thresholds))
     elif problems:
         click.echo("\n".join(terminal.printable_line(problem.what) for problem in problems))
     else:
@@ -137,18 +126,6 @@ def command(
             f" {terminal.ago(now.last_tick_at, now.now)}"
         )
     return FINDINGS if check and problems else OK
-
-
-def recent_failures(failures: Failures) -> Part:
-    """Return the failures of the last day by job and type of error."""
-    groups = failures.groups
-    if not groups:
-        return Entries([Entry("No attempt failed in the last day")])
-    more = and_more(
-        len(groups) - MAX_GROUPS_LISTED, "yamlsched runs --group-by error_type --since 1d"
-    )
-    listed, title = groups[:MAX_GROUPS_LISTED], "Failures of the last day"
-    return section(failures, listed, lambda at, timezone: terminal.instant(at), title, more)
 
 
 def in_words(health: Health, problems: list[Problem], show_all: bool) -> Iterator[Part]:
@@ -216,10 +193,9 @@ def queue_in_words(queue: QueueHealth, now: datetime) -> str:
     text = f"{queue.due} to start{waits}, {queue.executing} executing, {workers}"
     if not queue.failed_starts:
         return text
-    starts = terminal.count(queue.failed_starts, "failed start")
     is_later = queue.next_start_at is not None and queue.next_start_at > now
-    at = f", next one after {terminal.instant(queue.next_start_at)}" if is_later else ""
-    return f"{text}; {starts}{at}" + (f": {one_line(queue.error)}" if queue.error else "")
+    at = f"; next start after {terminal.instant(queue.next_start_at)}" if is_later else ""
+    return f"{text}; {queue.starts_in_words}{at}"
 
 
 def files(health: Health) -> Iterator[tuple[str, str]]:

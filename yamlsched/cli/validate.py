@@ -7,19 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
-import jsonschema
 
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, verb
-from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.formats import FORMATS, as_text
 from yamlsched.schedule.include import including
 from yamlsched.schedule.load import Loaded, load_file
-from yamlsched.schedule.node import DEFAULTS
-from yamlsched.schedule.schema import SCHEMA
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.show import terminal
 from yamlsched.show.terminal import paint
@@ -43,20 +39,14 @@ have.
 @click.option(
     "--import", "imports", is_flag=True, help="Import the handlers, which executes their modules."
 )
-@click.option(
-    "--path",
-    "paths",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Also look up handlers in this directory.",
-)
+@_filters.path_option
 @click.option("--require-owner", is_flag=True, help="Warn about jobs without an owner.")
 def command(
     settings: Settings,
     files: tuple[Path, ...],
     strict: bool,
     imports: bool,
-    paths: tuple[Path, ...],
+    paths: tuple[str, ...],
     require_owner: bool,
 ) -> int:
     now = datetime.now(UTC)
@@ -65,8 +55,6 @@ def command(
     summaries = []
     for file, loaded in _loaded(files or (settings.file,), settings).items():
         of_file = check_all(loaded, file, paths, now, imports, require_owner)
-        if not loaded.has_errors:
-            _confirm(file, loaded)
         if strict:
             of_file = [replace(entry, severity="error") for entry in of_file]
         if settings.format in FOR_REVIEWS:
@@ -77,12 +65,9 @@ def command(
         diagnostics += of_file
         names += [part.file for part in loaded.source.parts]
         summaries.append(_summary(loaded, of_file))
-    write = (
-        partial(as_text, paint=_paint)
-        if settings.format == "text" and terminal.has_colours()
-        else None
-    )
-    if text := (write or FORMATS[settings.format])(diagnostics, names):
+    paint_text = partial(as_text, paint=_paint)
+    write = paint_text if settings.format == "text" else FORMATS[settings.format]
+    if text := write(diagnostics, names):
         click.echo(text)
     if settings.format == "text":
         if text:
@@ -105,22 +90,6 @@ def _loaded(files: Iterable[Path], settings: Settings) -> dict[Path, Loaded]:
                 file, loaded = main, load_file(main, settings.env, is_reviewed=True)
         found.setdefault(file, loaded)
     return found
-
-
-def _confirm(file: Path, loaded: Loaded) -> None:
-    """Ask the library jsonschema, too, so that no file passes here that an editor marks as wrong.
-
-    Raises EnvironmentFailed if the two do not agree.
-    """
-    document: Any = loaded.root.node.plain() if loaded.root else None
-    for layer in loaded.root.layers() if loaded.root else ():
-        if layer.path != (DEFAULTS,):
-            del document[layer.path[-1]]  # of an included file
-    for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(document):
-        raise EnvironmentFailed(
-            f"{file}: {error.json_path} does not match schedules.schema.json, although no error was"
-            f" found: {error.message}. This is a bug of yamlsched; please report it"
-        )
 
 
 def _paint(severity: str, text: str) -> str:
