@@ -346,10 +346,6 @@ def test_groups_can_be_filtered(db: Db, cli: Cli, options: tuple[str, ...], jobs
             "cannot be combined with --key, --worker: remove one of them",
         ),
         (("--before", "7"), "cannot be combined with --before: remove one of them"),
-        (
-            ("--status", "running"),
-            "cannot be combined with --status running: pass dead, failed, or no --status",
-        ),
     ],
 )
 def test_groups_refuse_filters_of_single_runs(

@@ -321,11 +321,12 @@ def test_a_report_counts_pruned_runs_of_the_days_that_begin_in_its_span(db: Db) 
     after = report.read(db, "default", since, until).ran
 
     assert value(db, "select count(*) from yamlsched.job_runs") == 1
-    assert (after.runs, after.jobs, after.succeeded, after.dead, after.cancelled) == (4, 1, 2, 1, 1)
+    names = ("runs", "jobs", "succeeded", "dead", "cancelled")
+    assert tuple(after[name] for name in names) == (4, 1, 2, 1, 1)
     assert after == before
     shorter = report.read(db, "default", now - 40 * DAY - HOUR, now - 40 * DAY + HOUR).ran
-    assert shorter.runs == 0
-    assert report.read(db, "default", now - 40 * DAY - 13 * HOUR, now).ran.succeeded == 2
+    assert shorter["runs"] == 0
+    assert report.read(db, "default", now - 40 * DAY - 13 * HOUR, now).ran["succeeded"] == 2
 
 
 @pytest.mark.parametrize("is_last", [True, False])

@@ -22,6 +22,7 @@ from yamlsched.ask.problem import Problem, Thresholds, worst_first
 from yamlsched.ask.queues import HeldUp
 from yamlsched.db import query
 from yamlsched.durations import approximate
+from yamlsched.show.terminal import count
 
 MAX_RUNS, MIN_OF_JOB = 30_000, 3
 """Runs that are read in all, shared among the jobs; and how many of one job may be read at least.
@@ -76,20 +77,6 @@ class EndedOfJob(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Totals:
-    """How many runs of how many jobs ended. ``is_bounded``: of some jobs, there are more."""
-
-    runs: int
-    jobs: int
-    succeeded: int
-    retried: int  # of these, after a failed attempt
-    dead: int
-    cancelled: int
-    expired: int  # of these, by expires_after
-    is_bounded: bool
-
-
-@dataclass(frozen=True)
 class LongRun:
     """The longest attempt of a job, or a run that is still running."""
 
@@ -135,7 +122,7 @@ class Report:
     timezone: str
     jobs: int
     problems: Sequence[Problem]
-    ran: Totals
+    ran: dict[str, int]
     queue: dict[str, Any]
     failures: Failures
     skipped: Sequence[Skipped]
@@ -152,7 +139,7 @@ class Report:
     def is_empty(self) -> bool:
         """Whether nothing happened."""
         return not (
-            self.ran.runs or self.failures.groups or self.skipped or self.longest or self.edits
+            self.ran["runs"] or self.failures.groups or self.skipped or self.longest or self.edits
         )
 
 
@@ -224,19 +211,14 @@ def _problems(skipped: Sequence[Skipped], late: Sequence[LateRuns]) -> Iterator[
         if gap.reason == "late":
             yield attention.lost_slots(gap.job_type, gap.slots, gap.first_at, gap.last_at)
     for job in late:
-        is_one, is_start = job.runs == 1, job.kind == "started"
-        by = f"{'' if is_one else 'up to '}{approximate(job.late_by)}"
-        if not is_start:
-            by += f" after {'its slot' if is_one else 'their slots'}"
-        elif job.at:
-            by = f"by {by}"
-        else:
-            by += f" after {'it was' if is_one else 'they were'} due"
-        what = f"{job.kind} late, {by}" if job.at else f"had not {job.kind} in time, {by}"
+        is_start, runs = job.kind == "started", count(job.runs, "run")
+        since = "its due time" if is_start else "its slot"
+        by = f"{'' if job.runs == 1 else 'up to '}{approximate(job.late_by)} after {since}"
+        what = f"{job.kind} late" if job.at else f"had not {job.kind} in time"
         yield Problem(
             "started_late" if is_start else "finished_late",
             job.job_type,
-            f"{job.job_type}: {job.runs} run{'' if is_one else 's'} {what}",
+            f"{job.job_type}: {runs} {what}, {by}",
             f"yamlsched show {job.run_id}",
             job.run_id,
         )
@@ -292,13 +274,11 @@ def _ended(
     return ended, of_job
 
 
-def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
-    def total(name: str) -> int:
-        return sum(getattr(job, name) for job in ended)
-
+def _totals(ended: Sequence[EndedOfJob], of_job: int) -> dict[str, int]:
+    """Return how many runs of how many jobs ended. ``is_bounded``: of some jobs, there are more."""
     names = ("runs", "succeeded", "retried", "dead", "cancelled", "expired")
-    return Totals(
-        **{name: total(name) for name in names},
-        jobs=len(ended),
-        is_bounded=any(job.examined >= of_job for job in ended),
-    )
+    return {
+        **{name: sum(getattr(job, name) for job in ended) for name in names},
+        "jobs": len(ended),
+        "is_bounded": any(job.examined >= of_job for job in ended),
+    }

@@ -66,7 +66,7 @@ def _span(report: Report) -> str:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    if report.ran.runs:
+    if report.ran["runs"]:
         yield "ran", _ran(report)
     elif report.is_empty:
         jobs = f"; {count(report.jobs, 'job')}" if report.jobs else ""
@@ -113,19 +113,17 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _ran(report: Report) -> str:
-    ran, more = report.ran, "+" if report.ran.is_bounded else ""
-    retried = f" ({ran.retried:,} after a retry)" if ran.retried else ""
-    parts = [f"{ran.succeeded:,}{more} succeeded{retried}"] if ran.succeeded else []
-    expired = f" ({ran.expired:,} expired)" if ran.expired else ""
-    parts += [
-        f"{number:,} {name}"
-        for number, name in ((ran.dead, "died"), (ran.cancelled, f"cancelled{expired}"))
-        if number
-    ]
-    return (
-        f"{ran.runs:,}{more} {'run' if ran.runs == 1 else 'runs'} of {count(ran.jobs, 'job')}:"
-        f" {', '.join(parts)}"
+    ran, more = report.ran, "+" if report.ran["is_bounded"] else ""
+    retried = f" ({ran['retried']:,} after a retry)" if ran["retried"] else ""
+    expired = f" ({ran['expired']:,} expired)" if ran["expired"] else ""
+    parts = (
+        (ran["succeeded"], f"{more} succeeded{retried}"),
+        (ran["dead"], " died"),
+        (ran["cancelled"], f" cancelled{expired}"),
     )
+    runs = f"{ran['runs']:,}{more} {'run' if ran['runs'] == 1 else 'runs'}"
+    ended = ", ".join(f"{number:,}{what}" for number, what in parts if number)
+    return f"{runs} of {count(ran['jobs'], 'job')}: {ended}"
 
 
 def _sections(report: Report, screens: int) -> Iterator[Section]:

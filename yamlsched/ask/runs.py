@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -65,59 +65,52 @@ class AttemptRecord:
 
 
 def attempts(details: RunDetails) -> list[AttemptRecord]:
-    """Return the attempts, oldest first."""
-    reported = {(progress.attempt, progress.worker): progress for progress in details.progress}
-    records = [
-        replace(record, progress=reported.get((record.number, record.worker)))
-        for record in _attempts(details)
-    ]
-    return sorted(
-        records, key=lambda record: (record.number, record.ended_at is None, record.ended_at)
-    )
-
-
-def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
-    """Yield the failed attempts from job_failures, the latest one from the run itself, and what
-    else has left output.
+    """Return the attempts, oldest first: the failed ones from job_failures, the latest one from the
+    run itself, and what else has left output.
     """
     run = details.run
     outputs = {(output.attempt, output.worker): output for output in details.outputs}
-    recorded: set[int] = set()
-    for failure in details.failures:
-        recorded.add(failure.attempt)
-        yield AttemptRecord(
-            number=failure.attempt,
-            status="failed",
-            worker=failure.worker,
-            started_at=failure.started_at,
-            ended_at=failure.failed_at,
-            took=_between(failure.started_at, failure.failed_at),
-            error=error_text(failure.error_type, failure.error),
-            stack=failure.stack,
-            revision=failure.revision,
-            used=used(failure),
-            output=outputs.pop((failure.attempt, failure.worker), None),
+    reported = {(progress.attempt, progress.worker): progress for progress in details.progress}
+
+    def record(
+        number: int,
+        status: str,
+        worker: str,
+        start: datetime | None,
+        end: datetime | None,
+        **rest: Any,
+    ) -> AttemptRecord:
+        claim = (number, worker)
+        took = None if status == "cancelled" else _between(start, end)
+        output, progress = outputs.pop(claim, None), reported.get(claim)
+        return AttemptRecord(
+            number, status, worker, start, end, took, output=output, progress=progress, **rest
         )
-    if (
-        run.attempts
-        and run.attempts not in recorded
-        and run.status in ("succeeded", "running", "cancelled")
-    ):
-        yield AttemptRecord(
-            number=run.attempts,
-            status=run.status,
-            worker=run.worker or "",
-            started_at=run.started_at,
-            ended_at=run.finished_at,
-            took=took(run),
-            revision=run.revision,
-            used=used(run),
-            output=outputs.pop((run.attempts, run.worker or ""), None),
+
+    records = [
+        record(
+            failed.attempt,
+            "failed",
+            failed.worker,
+            failed.started_at,
+            failed.failed_at,
+            error=error_text(failed.error_type, failed.error),
+            stack=failed.stack,
+            revision=failed.revision,
+            used=used(failed),
         )
-    for kept in outputs.values():
-        yield AttemptRecord(
-            kept.attempt, "ended", kept.worker, None, kept.ended_at, None, output=kept
-        )
+        for failed in details.failures
+    ]
+    is_recorded = any(failed.number == run.attempts for failed in records)
+    if run.attempts and not is_recorded and run.status in ("succeeded", "running", "cancelled"):
+        ends = (run.started_at, run.finished_at)
+        rest: dict[str, Any] = {"revision": run.revision, "used": used(run)}
+        records.append(record(run.attempts, run.status, run.worker or "", *ends, **rest))
+    for kept in list(outputs.values()):
+        records.append(record(kept.attempt, "ended", kept.worker, None, kept.ended_at))
+    return sorted(
+        records, key=lambda record: (record.number, record.ended_at is None, record.ended_at)
+    )
 
 
 def used(attempt: StoredRun | FailedAttempt) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
-import itertools
 import os
 import pkgutil
+import re
 import sys
 import traceback
 from functools import cached_property
@@ -221,9 +221,8 @@ def _wants_json_log(arguments: list[str]) -> bool:
     >>> _wants_json_log(["tick", "--log-format=json"]), _wants_json_log(["--log-format", "text"])
     (True, False)
     """
-    words = " ".join(arguments).replace("--log-format=", "--log-format ").split(" ")
-    formats = [value for name, value in itertools.pairwise(words) if name == "--log-format"]
-    return (formats[-1] if formats else os.environ.get("YAMLSCHED_LOG_FORMAT")) == "json"
+    passed = "".join(re.findall(r"--log-format[= ](\w+)", " ".join(arguments))[-1:])
+    return (passed or os.environ.get("YAMLSCHED_LOG_FORMAT")) == "json"
 
 
 def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:

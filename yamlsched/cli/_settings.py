@@ -218,12 +218,8 @@ class Verb(click.Command):
             option for name, option in global_options(formats, False).items() if name in names
         ]
         for param in self.params:
-            if isinstance(param, click.Option) and isinstance(
-                param.type, (click.IntRange, click.FloatRange)
-            ):
-                param.metavar = param.metavar or "N"
-                # in errors
-                param.type.name = "integer" if isinstance(param.type, click.IntRange) else "number"
+            if isinstance(param.type, click.IntRange):
+                param.metavar, param.type.name = param.metavar or "N", "integer"
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:

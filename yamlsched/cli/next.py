@@ -31,8 +31,8 @@ NAMELESS = "x"
 DEFAULT_NUMBER = 10
 MAX_NAMES = 8
 """Jobs that a message names."""
-MIN_SHOWN_MINUTES, MAX_SHOWN_MINUTES = 5, 15
-"""How many of the fullest minutes are shown: all pile-ups within these limits."""
+MAX_SHOWN_MINUTES = 10
+"""How many of the fullest minutes are shown."""
 MAX_SHOWN_NAMES = 6
 """Jobs that are named of each."""
 
@@ -172,12 +172,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
         if name not in (None, job.name):
             continue
         if job.cron is None:
-            if name and job.after:
-                click.echo(
-                    f'job "{name}" has the slots of jobs that it follows, and they have errors',
-                    err=True,
-                )
-            elif name:
+            if name:
                 click.echo(f'job "{name}" has no cron: it runs when it is enqueued', err=True)
         elif not job.enabled:
             where = f"in environment {settings.env}" if settings.env else "without an environment"
@@ -227,24 +222,18 @@ def _calendar(forecast: Forecast) -> list[str]:
     used = [day for day, jobs in days.items() if any(jobs)]
     if not used:
         return []
-    width = max(2, len(str(max(forecast.jobs_by_hour))))
-    lines = [
-        " " * 10
-        + " ".join(
-            f"{hour:02}".rjust(width) if width == 2 else f"{hour:>{width}}" for hour in range(24)
-        )
+    headings = ["", *(f"{hour:02}" for hour in range(24))]
+    rows = [
+        [f"{day:%a %m-%d}", *(str(number or ".") for number in jobs)]
+        for day, jobs in days.items()
+        if used[0] <= day <= used[-1]
     ]
-    for day, jobs in days.items():
-        if used[0] <= day <= used[-1]:
-            lines.append(
-                f"{day:%a %m-%d} " + " ".join(str(number or ".").rjust(width) for number in jobs)
-            )
-    return [*lines, *_fullest(forecast)]
+    return [terminal.table(headings, rows), *_fullest(forecast)]
 
 
 def _fullest(forecast: Forecast) -> Iterator[str]:
     where, pile_ups = zone(forecast.span.timezone), forecast.pile_ups()
-    fullest = forecast.fullest(min(MAX_SHOWN_MINUTES, max(MIN_SHOWN_MINUTES, pile_ups)))
+    fullest = forecast.fullest(MAX_SHOWN_MINUTES)
     if fullest:
         yield from ("", "most at once:")
     for clock, names, at in fullest:

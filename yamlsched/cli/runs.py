@@ -19,7 +19,6 @@ from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
 from yamlsched.show.document import Document
 
-GROUPED_STATUSES = ("dead", "failed")
 HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "NOTE")
 
 
@@ -73,11 +72,6 @@ def _refuse_for_groups(options: dict[str, Any], before: int | None) -> None:
     if names:
         raise click.UsageError(
             f"--group-by error_type cannot be combined with {', '.join(names)}: remove one of them"
-        )
-    if other := [name for name in options["statuses"] if name not in GROUPED_STATUSES]:
-        raise click.UsageError(
-            f"--group-by error_type cannot be combined with --status {other[0]}: pass dead, failed,"
-            " or no --status"
         )
 
 

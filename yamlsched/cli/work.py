@@ -67,21 +67,19 @@ def command(
     settings: Settings, /, is_loop: bool, migrate: bool, reloads: bool, **options: Any
 ) -> int:
     worker, idle_exit = options["worker"], options["idle_exit"]
-    if idle_exit is not None and not is_loop and worker is None:
-        raise click.UsageError("--idle-exit requires --loop or --worker")
     if worker is not None and not options["queues"]:
         raise click.UsageError("--worker requires --queue: the queues that the worker serves")
     if worker is not None and idle_exit is None:
         options["idle_exit"] = WORKER_IDLE_EXIT
     flow = work if worker is None and not is_loop else loop
-    if migrate and (worker is not None or not is_loop):
-        raise click.UsageError(
-            '--migrate requires --loop; before any other "work", run "yamlsched migrate"'
-        )
-    if options["queues"] == () and not is_loop:
-        raise click.UsageError('--queue none leaves a single "work" nothing to do')
-    if reloads and not is_loop:
-        raise click.UsageError("--reload requires --loop")
+    for_loops = {
+        "--migrate": migrate,
+        "--reload": reloads,
+        "--queue none": options["queues"] == (),
+        "--idle-exit": idle_exit is not None and worker is None,
+    }
+    if wrong := [name for name, is_passed in for_loops.items() if is_passed and not is_loop]:
+        raise click.UsageError(f"{wrong[0]} requires --loop")
     configure_log(settings)
     tasks = [companions.reload_on_change] if reloads else []
     result = flow(target(settings, options, migrate), limits(options), show_messages, *tasks)

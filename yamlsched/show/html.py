@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
-from html import escape
 
 from markdown_it import MarkdownIt
 
@@ -38,8 +38,9 @@ def render(document: Document) -> str:
     """Return the document as an HTML file."""
     document = replace(document, parts=list(document.parts))
     verdicts = [f"{part.verdict}: " for part in document.parts if isinstance(part, Problems)]
-    title = escape(escape_control("".join([*verdicts, document.title])))
+    title = html.escape(escape_control("".join([*verdicts, document.title])))
     body = MarkdownIt("commonmark").enable("table").render(markdown.render(document))
+    body = body.replace(html.unescape(markdown.ZERO_WIDTH_SPACE), "")  # a mail has no mentions
     return "\n".join(
         [
             "<!doctype html>",

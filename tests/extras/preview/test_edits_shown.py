@@ -134,7 +134,6 @@ Applied:  TIME by HOST:FILE, hash HASH
     - report
     + weekly_report
         command  [/bin/true]
-        * it looks like report under a new name
 """
     assert without_times(cli("log", "-p", "--limit", 2).out) == patches
     lines = [

@@ -137,8 +137,7 @@ def _trigger(values: dict[str, Any]) -> Trigger:
     """Return ``run.trigger`` with these attributes."""
     known = [field.name for field in fields(Trigger)]
     if unknown := values.keys() - set(known):
-        hint = did_you_mean(min(unknown), known, f"It has: {', '.join(known)}.")
-        raise Refused(f"run.trigger has no {', '.join(sorted(unknown))}. {hint}")
+        raise Refused(f"run.trigger has no {min(unknown)}. {did_you_mean(min(unknown), known)}")
     try:
         slot = values.get("scheduled_for")
         return Trigger(**{**values, "scheduled_for": slot and datetime.fromisoformat(slot)})
