@@ -360,4 +360,4 @@ def test_a_job_that_follows_one_with_errors_has_no_known_slots(cli: Cli, tmp_pat
     code, out, err = cli("next", "load")
 
     assert (code, out) == (1, "no slots\n")
-    assert 'job "load" has the slots of jobs that it follows, and they have errors' in err
+    assert 'has errors: "yamlsched validate" shows them' in err
