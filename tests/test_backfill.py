@@ -657,12 +657,11 @@ def test_why_of_a_run_that_waits_for_its_spread_time_says_so(cli: Cli, db: Db) -
     assert "; spread starts its run at 2036-01-15T13:04:36Z (Tue 2036-01-15 13:04 UTC)" in future
 
 
-@pytest.mark.parametrize("back", ["2m", "-2m"])
-def test_why_accepts_a_duration_before_now(cli: Cli, back: str) -> None:
+def test_why_accepts_a_duration_before_now(cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={"cron": "* * * * *"}).data)
     cli("sync")
 
-    code, out, _ = cli("why", "x", "--at", back)
+    code, out, _ = cli("why", "x", "--at", "2m")
 
     assert code == 0
     assert ", key x:" in out

@@ -45,10 +45,10 @@ def test_server_messages_are_printed_without_control_characters(
         "unexpected": psycopg.ProgrammingError("no\x1b[2J"),
     }[kind]
 
-    def fail(**_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli.cli, "main", fail)
+    monkeypatch.setattr(cli.cli, "make_context", fail)
     with pytest.raises(SystemExit):
         cli.main()
     assert "no\\x1b[2J" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def cli(
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("options", [("-v",), ("--all-namespaces",)])
+@pytest.mark.parametrize("options", [("--all",), ("--all-namespaces",)])
 def test_status_shows_hostile_text_and_nothing_in_it_is_markup(
     db: Db, cli: Cli, form: str, options: tuple[str, ...]
 ) -> None:

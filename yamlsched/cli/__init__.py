@@ -156,6 +156,7 @@ def _run() -> int:
     event_log.configure(as_json=_wants_json_log(sys.argv[1:]))
     if instruction := os.environ.get("_YAMLSCHED_COMPLETE"):
         return shell_complete(cli, {}, "yamlsched", "_YAMLSCHED_COMPLETE", instruction)
+    context: click.Context | None = None
     try:
         with cli.make_context("yamlsched", sys.argv[1:]) as context:
             code = cli.invoke(context)
@@ -178,7 +179,8 @@ def _run() -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS and error.filename is None:
             return _output_failed(error, OK)
-        return _unexpected(error, cli.installed.get(context.invoked_subcommand or ""))
+        verb = context.invoked_subcommand if context else None
+        return _unexpected(error, cli.installed.get(verb or ""))
     return code if isinstance(code, int) else OK
 
 

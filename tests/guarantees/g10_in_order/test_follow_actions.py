@@ -79,9 +79,10 @@ def test_lists_and_the_report_say_which_runs_wait_for_a_dead_one(world: World) -
         "load": f"waits for extract: run {dead} is dead",
         "report": f"waits for load: run {waiting} is queued",
     }
-    assert [held_up[:4] for held_up in found.held_up] == [
-        (job, "extract", dead, "dead") for job in ("load", "report")
-    ]
+    assert [
+        (held_up.job_type, held_up.upstream, held_up.run_id, held_up.status)
+        for held_up in found.held_up
+    ] == [(job, "extract", dead, "dead") for job in ("load", "report")]
     [by] = [
         text for name, text in report_document.document(found).parts[1].pairs if name == "held up"
     ]
