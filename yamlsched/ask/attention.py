@@ -6,17 +6,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from yamlsched import durations
 from yamlsched.ask.gaps import pause_words
-from yamlsched.ask.health import LAST, Health, JobHealth
+from yamlsched.ask.health import Health, JobHealth
 from yamlsched.ask.problem import (
-    MIN_JOBS_OF_ONE_CAUSE,
+    Deaths,
     Problem,
     Thresholds,
-    one_cause,
+    deaths,
     show_and_retry,
     worst_first,
 )
@@ -273,43 +272,28 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
 
 
 def _dead(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    """Yield a problem for each cause of which runs died."""
-    by_type: defaultdict[str, list[JobHealth]] = defaultdict(list)
-    for job in health.jobs:
-        if job.dead_within > thresholds.max_dead:
-            by_type[job.dead_error_type or ""].append(job)
+    """Yield a problem for each cause of which runs died, with what waits for them."""
+    waits: defaultdict[str, list[str]] = defaultdict(list)
+    for each in health.held_up:
+        if each.job_type not in waits[each.upstream]:
+            waits[each.upstream].append(each.job_type)
+    died = [
+        Deaths(
+            job.job_type,
+            job.dead_error_type or "",
+            job.dead_within,
+            job.dead_run_id,
+            error_text(job.dead_error_type, job.dead_error),
+            job.changed,
+            job.dead_since,
+            waits[job.job_type],
+            job.owner,
+        )
+        for job in health.jobs
+        if job.dead_within > thresholds.max_dead
+    ]
     span = durations.show(thresholds.within)
-    for error_type, jobs in by_type.items():
-        problems = [_dead_of_job(job, health, span) for job in jobs]
-        if error_type and len(jobs) >= MIN_JOBS_OF_ONE_CAUSE:
-            runs = sum(job.dead_within for job in jobs)
-            first = jobs[0]
-            error = error_text(error_type, first.dead_error)
-            error += f"; {first.job_type} {first.changed}" if first.changed else ""
-            problem = one_cause(error_type, [job.job_type for job in jobs], runs, error, span)
-            yield replace(
-                problem,
-                remedy=show_and_retry(first.dead_run_id, problem.remedy),
-                since=min(job.dead_since or LAST for job in jobs),
-                held_up=sum(each.held_up for each in problems),
-                owner=join_first(sorted({job.owner for job in jobs if job.owner}), MAX_NAMES),
-            )
-        else:
-            yield from problems
-
-
-def _dead_of_job(job: JobHealth, health: Health, span: str) -> Problem:
-    """Return the problem that runs of a job died, and what waits for them."""
-    run, name = job.dead_run_id, job.job_type
-    is_one = job.dead_within == 1
-    error = _after_colon(job.dead_error_type, job.dead_error)
-    waits = list(dict.fromkeys(each.job_type for each in health.held_up if each.upstream == name))
-    held_up = f"; holds up {join_first(waits, MAX_NAMES)}" if waits else ""
-    what = f"{name}: {count(job.dead_within, 'run')} died within {span}{error}"
-    what += f"{_changed(job)}{held_up}"
-    which = None if is_one else f"--dead --job {name} --since {span}"
-    remedy = show_and_retry(run, which)
-    return Problem("dead", name, what, remedy, run if is_one else None, job.dead_since, len(waits))
+    return deaths(died, span, f" within {span}")
 
 
 def _late(job: JobHealth, since: datetime, health: Health) -> Problem:

@@ -4,22 +4,15 @@ numbers are bounded.
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
-from yamlsched.ask.problem import (
-    MIN_JOBS_OF_ONE_CAUSE,
-    Problem,
-    Thresholds,
-    one_cause,
-    show_and_retry,
-)
+from yamlsched.ask.problem import Deaths, Problem, Thresholds, deaths
 from yamlsched.db.query import fetch
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show.document import Section
@@ -162,55 +155,20 @@ def section(
 
 
 def problems(failed: Failures, thresholds: Thresholds, since: datetime) -> Iterator[Problem]:
-    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of
-    error.
-    """
+    """Yield a problem for each group of dead runs, or for many of one type of error."""
     of_job: Counter[str] = Counter()
     for group in failed.groups:
         of_job[group.job_type] += group.dead
-    by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
-    for group in failed.groups:
-        if of_job[group.job_type] > thresholds.max_dead and group.dead:
-            by_type[group.error_type].append(group)
-    problems: list[tuple[int, Problem]] = []
-    for error_type, groups in by_type.items():
-        if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
-            problems.append(
-                (
-                    sum(group.dead for group in groups),
-                    _problem_of_many_jobs(error_type, groups, since),
-                )
-            )
-        else:
-            problems += [
-                (group.dead, _problem_of_one_job(group, failed.is_bounded(group), since))
-                for group in groups
-            ]
-    yield from (problem for _, problem in sorted(problems, key=lambda pair: pair[0], reverse=True))
-
-
-def _problem_of_many_jobs(
-    error_type: str, groups: Sequence[FailureGroup], since: datetime
-) -> Problem:
-    names = list(dict.fromkeys(group.job_type for group in groups))
-    runs, run = sum(group.dead for group in groups), groups[0].example_id
-    problem = one_cause(error_type, names, runs, example(groups[0]), short_utc(since))
-    return replace(problem, remedy=show_and_retry(run, problem.remedy), run_id=run)
-
-
-def _problem_of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
-    number = f"{group.dead}{'+' if is_bounded else ''}"
-    died = f"{number} run{'' if number == '1' else 's'} died"
-    changed = f"; {group.changed}" if group.changed else ""
-    what = f"{group.job_type}: {died}: {example(group)}{changed}"
-    remedy = show_and_retry(group.example_id, _which(group, since))
-    run, error_type = group.example_id, group.error_type
-    return Problem("dead", group.job_type, what, remedy, run, error_type=error_type)
-
-
-def _which(group: FailureGroup, since: datetime) -> str | None:
-    """Return the selection of the dead runs of a group; None if there is one, the example."""
-    if group.dead == 1:
-        return None
-    of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
-    return f"--dead --job {group.job_type}{of_type} --since {short_utc(since)}"
+    died = [
+        Deaths(
+            group.job_type,
+            group.error_type,
+            group.dead,
+            group.example_id,
+            example(group),
+            group.changed,
+        )
+        for group in failed.groups
+        if group.dead and of_job[group.job_type] > thresholds.max_dead
+    ]
+    return deaths(died, short_utc(since), of_type=True)

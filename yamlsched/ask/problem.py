@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from yamlsched.ask.health import LAST, JobHealth
 from yamlsched.ask.queues import MAX_NAMES
+from yamlsched.show.terminal import count
 from yamlsched.text import join_first
 
 MIN_JOBS_OF_ONE_CAUSE = 4
@@ -93,14 +95,77 @@ def worst_first(problems: Iterable[Problem], jobs: Iterable[JobHealth] = ()) -> 
     return sorted(named, key=lambda problem: problem.rank)
 
 
-def one_cause(error_type: str, jobs: Sequence[str], runs: int, error: str, since: str) -> Problem:
-    """Return the problem that runs of many ``jobs`` died of one type of error. Its remedy is only
-    the selection of the runs.
+@dataclass(frozen=True)
+class Deaths:
+    """Runs of a job that died: the type of error, how many, the latest one with its error, and the
+    jobs that wait for them.
     """
-    names = join_first(jobs, MAX_NAMES)
-    what = f"{runs:,} runs of {len(jobs):,} jobs died: {error} ({names})"
-    which = f"--dead --error-type {shlex.quote(error_type)} --since {since}"
-    return Problem("dead", None, what, which, error_type=error_type)
+
+    job_type: str
+    error_type: str
+    runs: int
+    run_id: int | None
+    error: str
+    changed: str | None
+    since: datetime | None = None
+    waits: Sequence[str] = ()
+    owner: str = ""
+
+
+def deaths(
+    found: Iterable[Deaths], since: str, within: str = "", of_type: bool = False
+) -> Iterator[Problem]:
+    """Yield a problem for each job of which runs died, and one for many jobs with one type of
+    error: they probably have one cause. Those of most runs come first.
+
+    ``of_type``: what is to be retried are only the runs with this type of error.
+    """
+    by_type: defaultdict[str, list[Deaths]] = defaultdict(list)
+    for each in found:
+        by_type[each.error_type].append(each)
+    problems: list[tuple[int, Problem]] = []
+    for error_type, group in by_type.items():
+        names = list(dict.fromkeys(each.job_type for each in group))
+        if error_type and len(names) >= MIN_JOBS_OF_ONE_CAUSE:
+            problems.append(_one_cause(group, names, since))
+        else:
+            problems += [_deaths_of_job(each, since, within, of_type) for each in group]
+    problems.sort(key=lambda problem: -problem[0])
+    yield from (problem for _, problem in problems)
+
+
+def _one_cause(group: Sequence[Deaths], names: Sequence[str], since: str) -> tuple[int, Problem]:
+    first, runs = group[0], sum(each.runs for each in group)
+    changed = f"; {first.job_type} {first.changed}" if first.changed else ""
+    listed = join_first(names, MAX_NAMES)
+    problem = Problem(
+        "dead",
+        None,
+        f"{runs:,} runs of {len(names):,} jobs died: {first.error}{changed} ({listed})",
+        show_and_retry(
+            first.run_id, f"--dead --error-type {shlex.quote(first.error_type)} --since {since}"
+        ),
+        since=min((each.since for each in group if each.since), default=None),
+        held_up=sum(len(each.waits) for each in group),
+        error_type=first.error_type,
+        owner=join_first(sorted({each.owner for each in group if each.owner}), MAX_NAMES),
+    )
+    return runs, problem
+
+
+def _deaths_of_job(each: Deaths, since: str, within: str, of_type: bool) -> tuple[int, Problem]:
+    name, error_type, which = each.job_type, each.error_type if of_type else "", None
+    what = f"{name}: {count(each.runs, 'run')} died{within}"
+    what += f": {each.error}" if each.error else ""
+    what += f"; {each.changed}" if each.changed else ""
+    what += f"; holds up {join_first(each.waits, MAX_NAMES)}" if each.waits else ""
+    if each.runs > 1:
+        type_option = f" --error-type {shlex.quote(error_type)}" if error_type else ""
+        which = f"--dead --job {name}{type_option} --since {since}"
+    remedy, run = show_and_retry(each.run_id, which), each.run_id if each.runs == 1 else None
+    waits = len(each.waits)
+    problem = Problem("dead", name, what, remedy, run, each.since, waits, error_type, each.owner)
+    return each.runs, problem
 
 
 def show_and_retry(run: int | None, which: str | None = None) -> str:
