@@ -27,30 +27,16 @@ def parse(text: str) -> dict[str, Any]:
 
     Raises ValueError with a message that says what to write.
 
-    >>> parse('{"a": ' + 5_000 * "9" + "}")
+    >>> parse("[1]")
     Traceback (most recent call last):
-    ValueError: a number has 5,000 digits, which is too long: write a string
+    ValueError: not a JSON object: its keys become keyword arguments, as in {"user_id": 12}
     """
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a valid JSON value: write null, or a string")
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if repeated := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f'the key "{repeated}" occurs twice')
-        return dict(pairs)
-
-    def integer(digits: str) -> int:
-        try:
-            return int(digits)
-        except ValueError:
-            raise ValueError(
-                f"a number has {len(digits):,} digits, which is too long: write a string"
-            ) from None
-
     try:
-        value = json.loads(text, parse_constant=refuse, parse_int=integer, object_pairs_hook=unique)
+        value = json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
         rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
         where = f"at {rest!r}" if rest else "where it ends"

@@ -21,7 +21,6 @@ from yamlsched.db.query import fetch_column
 from yamlsched.durations import between
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
-from yamlsched.show.terminal import count
 from yamlsched.sync import hosts
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
@@ -106,9 +105,6 @@ def _outcomes(row: JobHealth, now: Health, failed: StoredRun | None) -> Iterator
         )
         if row.changed:
             yield row.changed
-        if row.attempt_streak > 1:
-            runs = count(row.failure_streak, "run")
-            yield f"since the last success {runs} failed, with {row.attempt_streak} attempts"
     if row.late_since is not None:
         yield f"late since {short_utc(row.late_since)}: {row.late_why}"
 

@@ -62,26 +62,15 @@ def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
     """
     if gap.reason != "paused":
         return ""
-    changes = [action for action in actions if action.verb in ("pause", "resume")]
-    # a slot that was due shortly before the pause is skipped as well
     pauses = [
-        n
-        for n, action in enumerate(changes)
-        if action.verb == "pause" and action.at <= gap.recorded_at
+        action for action in actions if action.verb == "pause" and action.at <= gap.recorded_at
     ]
-    chosen = next(
-        (n for n in pauses if changes[n].at <= gap.first_slot), pauses[-1] if pauses else None
-    )
-    if chosen is None:
+    if not pauses:
         return ""
-    pause, end = changes[chosen], changes[chosen - 1] if chosen else None
-    until = datetime.fromisoformat(pause.detail["until"]) if pause.detail.get("until") else None
-    text = f"{pause.who} had paused the job at {short_utc(pause.at)}"
-    if end is not None and (until is None or end.at < until):
-        text += (
-            f", {'resumed' if end.verb == 'resume' else 'paused again'} by {end.who} at"
-            f" {short_utc(end.at)}"
-        )
-    elif until is not None:
-        text += f", until {short_utc(until)}"
-    return text + (f": {pause.detail['reason']}" if pause.detail.get("reason") else "")
+    # a slot that was due shortly before the pause is skipped as well
+    pause = next((action for action in pauses if action.at <= gap.first_slot), pauses[-1])
+    until, reason = pause.detail.get("until"), pause.detail.get("reason")
+    end = f", until {short_utc(datetime.fromisoformat(until))}" if until else ""
+    return f"{pause.who} had paused the job at {short_utc(pause.at)}{end}" + (
+        f": {reason}" if reason else ""
+    )
