@@ -73,7 +73,8 @@ def _write_definitions(
     now: datetime,
 ) -> None:
     times = ("created_at", "applied_at", "updated_at", "effective_from")
-    common = {"namespace": namespace, "retired_at": None, **dict.fromkeys(times, now.isoformat())}
+    at = dict.fromkeys(times, now.isoformat())
+    common = {"namespace": namespace, "retired_at": None, "next_slot_at": None, **at}
     names = [d.job_type for d in differences if d.change != "retired"]
     if names:
         put = [DEFAULT_ROW | to_row(jobs[name]) | common for name in names]
