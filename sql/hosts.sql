@@ -18,7 +18,7 @@ select (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations
        i.host as in_use_host, i.path as in_use_path, i.applied_at as in_use_since,
        array(select jsonb_object_keys(i.queues)) as queues,
        f.was_in_use, f.had_file, f.has_file_since, f.others, f.other_tzdata, f.other_namespace,
-       w.has_due_jobs, w.has_claimable_runs, w.messages_due,
+       w.has_due_jobs, w.has_claimable_runs, w.has_lost_limits, w.messages_due,
        coalesce(i.hash is not null and coalesce(i.housekept_at <= c.now - case
            -- an archive gets a file each time
            when i.retention ? 'archive' then interval '1 hour' else interval '5 minutes' end,

@@ -2721,7 +2721,8 @@ $$;
 -- Return what there is to do, if anything. Each is found by index: the scalar subqueries are probes
 -- that no plan can turn into a table scan.
 create function yamlsched.due_work(of_namespace text, now timestamptz,
-    out has_due_jobs boolean, out has_claimable_runs boolean, out messages_due text[])
+    out has_due_jobs boolean, out has_claimable_runs boolean, out has_lost_limits boolean,
+    out messages_due text[])
     language plpgsql stable
 as $$
 begin
@@ -2758,6 +2759,13 @@ begin
         from yamlsched.permits p
         where p.namespace = of_namespace
         order by p.namespace, p.name, p.n limit 1), false);
+    has_lost_limits := coalesce((
+        select true      -- a deletion, or a partial restore: the number is in the file
+        from yamlsched.job_definitions d
+        where d.namespace = of_namespace and d.limit_name is not null and d.retired_at is null
+          and (select g.capacity from yamlsched.gates g
+               where g.namespace = d.namespace and g.name = 'limit/' || d.limit_name) is null
+        order by d.namespace, d.limit_name limit 1), false);
     messages_due := yamlsched.messages_due(of_namespace, now);
 end
 $$;

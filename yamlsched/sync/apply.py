@@ -18,7 +18,7 @@ from yamlsched.schedule.checks import Checked
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.values import plain
-from yamlsched.sync import converge, definitions, edits, hosts, revision
+from yamlsched.sync import converge, definitions, edits, hosts, revision, slot_rows
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.hosts import Snapshot
 from yamlsched.sync.in_use import (
@@ -76,9 +76,14 @@ class FileApplication:
             retired = sorted(
                 set(definitions.names(self.connection, loaded.namespace)) - loaded.jobs.keys()
             )
-            if self._is_stopped(retired) or self.result.verdict is Verdict.CURRENT:
+            if self._is_stopped(retired):
                 return
-            self._apply(loaded, revised)
+            if self.result.verdict is Verdict.CURRENT:
+                now = slot_rows.start_batch(self.connection, self.now)
+                limits = loaded.limits
+                converge.move_runs(self.connection, loaded.namespace, (), {}, limits, now)
+            else:
+                self._apply(loaded, revised)
         if changes := self.result.changes:
             log.info(
                 "sync.applied",

@@ -94,12 +94,17 @@ def move_runs(
 ) -> None:
     """Let the runs that exist follow the new definitions: their gates, their queues, and what they
     wait for.
+
+    Without differences only the limits are written again if the database has others, for example
+    after a partial restore.
     """
     known = sorted(d.id for d in differences if d.id is not None)
     overlap = [d.id for d in differences if d.id is not None and d.changes_overlap]
     names = [d.job_type for d in differences]
     former = definitions.limits(connection, namespace)
     capacities = {name: limit.max for name, limit in limits.items()}
+    if not differences and former == capacities:
+        return
     execute(connection, "definitions.apply_overlap", ids=overlap, now=now)
     limited = sorted({*former, *capacities})
     # no claim decides about their runs meanwhile

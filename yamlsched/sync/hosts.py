@@ -58,6 +58,8 @@ class Snapshot(NamedTuple):
     needs_housekeeping: bool
     # targets with a message that may be sent now; None: no targets
     messages_due: list[str | None] | None
+    # a job is under a limit whose number is lost: only the file knows it
+    has_lost_limits: bool = False
 
     @property
     def in_use(self) -> FileVersion | None:
@@ -118,7 +120,7 @@ def place_parameters(schedule: ScheduleFile) -> dict[str, Any]:
 
 def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
     """Return the result for a file that is in use and needs no reading, None for any other."""
-    if decide(snapshot, schedule) is not Verdict.CURRENT:
+    if snapshot.has_lost_limits or decide(snapshot, schedule) is not Verdict.CURRENT:
         return None
     queues = frozenset(snapshot.queues)
     return SyncResult(snapshot.namespace, Verdict.CURRENT, queues=queues)
