@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.command_line import yamlsched
-from yamlsched.cli import cli
+from yamlsched.cli import cli, validate
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.enqueue import MAX_PAYLOAD_BYTES
 from yamlsched.schedule import catalog, formats, handlers, reader, timezones
@@ -725,3 +725,17 @@ def test_a_code_of_no_group_is_like_no_other(tmp_path: Path) -> None:
     assert yamlsched("explain", "YS999", cwd=tmp_path).stderr.endswith(
         'no code "YS999". See: yamlsched explain\n'
     )
+
+
+def test_validate_asks_jsonschema_about_a_file_without_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\ntimezone: Europe/Berlin\njobs: {}\n", encoding="utf-8")
+    stricter = {**SCHEMA, "properties": {**SCHEMA["properties"], "timezone": {"const": "UTC"}}}
+    monkeypatch.setattr(validate, "SCHEMA", stricter)
+
+    result = CliRunner().invoke(cli, ["validate", str(file)])
+
+    assert isinstance(result.exception, EnvironmentFailed)
+    assert "$.timezone does not match schedules.schema.json" in str(result.exception)

@@ -7,15 +7,20 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
+import jsonschema
 
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, verb
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.formats import FORMATS, as_text
 from yamlsched.schedule.include import including
 from yamlsched.schedule.load import Loaded, load_file
+from yamlsched.schedule.node import DEFAULTS
+from yamlsched.schedule.schema import SCHEMA
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.show import terminal
 from yamlsched.show.terminal import paint
@@ -55,6 +60,8 @@ def command(
     summaries = []
     for file, loaded in _loaded(files or (settings.file,), settings).items():
         of_file = check_all(loaded, file, paths, now, imports, require_owner)
+        if not loaded.has_errors:
+            _confirm(file, loaded)
         if strict:
             of_file = [replace(entry, severity="error") for entry in of_file]
         if settings.format in FOR_REVIEWS:
@@ -90,6 +97,22 @@ def _loaded(files: Iterable[Path], settings: Settings) -> dict[Path, Loaded]:
                 file, loaded = main, load_file(main, settings.env, is_reviewed=True)
         found.setdefault(file, loaded)
     return found
+
+
+def _confirm(file: Path, loaded: Loaded) -> None:
+    """Ask the library jsonschema, too, so that no file passes here that an editor marks as wrong.
+
+    Raises EnvironmentFailed if the two do not agree.
+    """
+    document: Any = loaded.root.node.plain() if loaded.root else None
+    for layer in loaded.root.layers() if loaded.root else ():
+        if layer.path != (DEFAULTS,):
+            del document[layer.path[-1]]  # of an included file
+    for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(document):
+        raise EnvironmentFailed(
+            f"{file}: {error.json_path} does not match schedules.schema.json, although no error was"
+            f" found: {error.message}. This is a bug of yamlsched; please report it"
+        )
 
 
 def _paint(severity: str, text: str) -> str:
