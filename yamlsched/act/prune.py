@@ -307,8 +307,8 @@ def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
 def _in_use(
     connection: psycopg.Connection[Any], namespace: str, now: datetime | None
 ) -> tuple[Any, Retention]:
-    """Return the instant of the prune, and the retention of the file in use. Raises EnvironmentFailed if its row was
-    changed by hand.
+    """Return the instant of the prune, and the retention of the file in use. Raises
+    EnvironmentFailed if its row was changed by hand.
     """
     values = {"namespace": namespace, "now": now}
     [file] = execute(connection, "retention.in_use", **values).fetchall()
