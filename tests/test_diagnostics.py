@@ -31,7 +31,7 @@ from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.file import read_included
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.include import patterns
-from yamlsched.schedule.lint import check as lint
+from yamlsched.schedule.lint import jobs as lint
 from yamlsched.schedule.load import load
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.schema import JOB_KEYS, SCHEMA

@@ -14,7 +14,7 @@ from yamlsched.plugins import FileFinding
 from yamlsched.schedule import commands, handlers, paths
 from yamlsched.schedule.findings import Findings, apply_suppressions, is_suppressed
 from yamlsched.schedule.job import Job
-from yamlsched.schedule.lint.check import check as lint
+from yamlsched.schedule.lint.jobs import check as lint
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.source import ERROR, Diagnostic

@@ -1,4 +1,4 @@
-"""Warnings about what is valid but probably not intended. The entry point is ``check.check``; its
+"""Warnings about what is valid but probably not intended. The entry point is ``jobs.check``; its
 rules get a ``Linter``.
 """
 

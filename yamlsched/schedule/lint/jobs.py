@@ -1,14 +1,20 @@
-"""Warnings about the keys of a job."""
+"""Warnings about the keys of a job; all warnings about a file.
+
+Warnings are about what the file says: a default of yamlsched that does not suit a job is not
+reported.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from yamlsched import durations
 from yamlsched.schedule.job import Job, UpstreamFailure
-from yamlsched.schedule.lint import Linter
+from yamlsched.schedule.lint import Linter, cron, values
+from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.schema import HOOKS
+from yamlsched.schedule.source import Diagnostic
 from yamlsched.schedule.timezones import ABBREVIATIONS
 from yamlsched.timetable.slots import span
 from yamlsched.timetable.zones import zone
@@ -109,3 +115,35 @@ def slots_in_a_year(linter: Linter, job: Job) -> int:
         return 0
     slots = span(job.cron, zone(job.timezone), linter.now, linter.now + timedelta(days=365))
     return slots.count if slots else 0
+
+
+JOB_RULES = (
+    cron.check,
+    backoff,
+    calendars,
+    hooks,
+    last_attempt,
+    pause_after,
+    upstreams,
+    zone_names,
+    values.executes_payload,
+    values.secrets,
+    values.shell_syntax,
+)
+
+
+def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Diagnostic]:
+    """Return the warnings about the valid jobs.
+
+    Clock changes are searched in the year after ``now``, an aware datetime.
+    """
+    linter = Linter(loaded, now)
+    for job in loaded.jobs.values():
+        for rule in JOB_RULES:
+            rule(linter, job)
+        if require_owner and not job.owner:
+            spot = loaded.spot(job.name)
+            linter.findings.warning(
+                spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name"
+            )
+    return linter.findings.diagnostics()
