@@ -233,8 +233,8 @@ def test_where_the_system_does_not_reset_the_peak_there_is_none(
 
     memory = Memory()
     monkeypatch.setattr(os, "open", refuse)
-    usage.start(memory)
-    cpu_seconds, peak = usage.read(memory)
+    usage.start(memory.shared)
+    cpu_seconds, peak = usage.read(memory.shared)
 
     assert cpu_seconds >= 0
     assert peak is None

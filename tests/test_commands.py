@@ -650,7 +650,7 @@ def test_what_waits_behind_a_program_that_left_a_process_goes_to_another_child(
             assert await pool.run("/bin/true") == RETURNED
             first = pool.child()
             # so that it is handed over with what follows
-            pool.pool._estimates._seconds["job"] = 1e-5
+            pool.pool._seconds = 1e-5
 
             leaving = pool.submit(2, command=("/bin/sh", "-c", script))
             waiting = [
@@ -670,10 +670,9 @@ def test_what_waits_behind_a_program_that_left_a_process_goes_to_another_child(
     story(tmp_path, tell)
 
 
-def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
+def test_programs_run_and_stop_on_a_system_without_subreapers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(os, "pidfd_open", raising=False)
     monkeypatch.setattr(programs, "LIBC", None)
 
     async def tell(pool: Pool) -> None:

@@ -30,17 +30,9 @@ REFUSED = {
     "setitimer": "signal.setitimer() changes a process that other runs share: use asyncio.timeout()",
     "siginterrupt": "signal.siginterrupt() changes a process that other runs share",
     "set_wakeup_fd": "signal.set_wakeup_fd() changes a process that other runs share",
-    "set_debug": "the event loop is shared with other runs and cannot log its callbacks",
-    "shutdown_asyncgens": "the event loop is shared with other runs and cannot have its generators closed",
-}
-FORKS = {
-    "prints": (0, "printed by the fork"),
-    "raises": (1, "ValueError: the copy failed"),
-    "exits": (7, ""),
-    "exits with a message": (1, "no space left"),
-    "sets a signal handler": (0, ""),
-    "is terminated": (-signal.SIGTERM, ""),
-    "awaits": (1, "a forked process cannot await"),
+    "fork": "os.fork() changes a process that other runs share: use multiprocessing",
+    "set_debug": "loop.set_debug() changes a process that other runs share",
+    "shutdown_asyncgens": "loop.shutdown_asyncgens() changes a process that other runs share",
 }
 
 
@@ -123,25 +115,6 @@ def test_a_coroutine_cannot_set_signal_handlers_or_timers_or_reconfigure_the_loo
     assert worker.wait() == 0
 
 
-def test_a_process_that_a_coroutine_forks_ends_as_in_python(project: Project) -> None:
-    project.sync(forks=once("forks_and"), state=once("state"), waits=coroutine("waits"))
-    [neighbour] = project.enqueue("waits")
-    worker = start(project, neighbour, more=("--loop",))
-
-    for how, (code, printed) in FORKS.items():
-        row = run(project, "forks", {"how": how})
-        assert (row.status, row.result) == ("succeeded", code), how
-        until(lambda printed=printed: printed in worker.text, printed)
-        assert run(project, "state").result["pid"] == child_of(project, neighbour)
-
-    project.touch("go")
-    project.until_status(neighbour, "succeeded")
-    assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
-    assert project.calls("completed") == len(FORKS) + 1
-    worker.signal(signal.SIGTERM)
-    assert worker.wait() == 0
-
-
 def test_a_coroutine_that_closes_the_descriptors_of_its_process_is_reported_in_one_line(
     project: Project,
 ) -> None:
@@ -181,7 +154,7 @@ def test_the_reason_of_a_lost_process_counts_the_runs_that_have_ended_in_it(
     os.kill(child_of(project, waiting), signal.SIGKILL)
     project.until_status(waiting, "dead")
 
-    why = "killed by signal 9 (SIGKILL), possibly out of memory (its process executed 4 runs)"
+    why = "killed by SIGKILL (signal 9), possibly out of memory (its process executed 4 runs)"
     assert error(project, waiting) == why
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0

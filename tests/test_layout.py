@@ -68,7 +68,6 @@ SMALL = {
     "testing.py": "the import path of helpers for users' own tests",
     "web.py": "the import path yamlsched.web of applications that mount the page",
     "worker/clock.py": "the one clock of a worker",
-    "worker/local/estimates.py": "the rule by which attempts are claimed and handed over ahead",
 }
 """Why a module has under 40 lines. Verbs (cli, cli*.py, service) and __init__ need no reason."""
 

@@ -242,8 +242,8 @@ def _lost(e: Evidence, run: int, before: Version, after: Version) -> Iterator[st
 
 EXPECTED_ERRORS = {
     "exit": "exited with status 7",
-    "segfault": "killed by signal 11",
-    "kill": "killed by signal 9",
+    "segfault": "killed by SIGSEGV",
+    "kill": "killed by SIGKILL",
     "hang": "still running after",
     "transaction": "exited with status 7",
     "effect": "exited with status 7",
@@ -265,7 +265,7 @@ def _charged(e: Evidence, run: int, before: Version, after: Version) -> Iterator
         return
     if attempt.act in EXPECTED_ERRORS and EXPECTED_ERRORS[attempt.act] in error:
         return
-    if "killed by signal 9" in error and any(
+    if "killed by SIGKILL" in error and any(
         attempt.pid in x.pids for x in e.journal if x.what == "SIGKILL child"
     ):
         return

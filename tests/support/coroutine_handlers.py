@@ -194,7 +194,9 @@ async def blocks(run: Run, how: str = "sleep", seconds: float = 0.0) -> None:
     elif how == "lock":
         import ctypes
 
-        ctypes.PyDLL(None).sleep(60)  # holds the interpreter lock
+        reading, _ = os.pipe()
+        buffer = ctypes.create_string_buffer(1)
+        ctypes.PyDLL(None).read(reading, buffer, 1)  # holds the interpreter lock
     elif how == "task":
         await asyncio.create_task(_blocks())
     elif how == "callback":
@@ -263,20 +265,6 @@ async def _deaf(run: Run) -> None:
             await asyncio.sleep(600)
         except asyncio.CancelledError:
             record("caught", run)
-
-
-async def forks(run: Run) -> None:
-    """Fork, and let the fork return from the handler after it has waited."""
-    record("started", run)
-    pid = os.fork()
-    if pid == 0:
-        record("forked", run)
-        await asyncio.sleep(0.01)
-        record("survived", run)
-        return
-    await asyncio.to_thread(os.waitpid, pid, 0)
-    await asyncio.sleep(0.05)
-    record("completed", run)
 
 
 async def writes(run: Run, how: str = "async") -> None:
@@ -464,45 +452,8 @@ async def calls_refused(run: Run, what: str) -> None:
             signal.siginterrupt(signal.SIGTERM, True)
         case "set_wakeup_fd":
             signal.set_wakeup_fd(-1)
-
-
-async def forks_and(run: Run, how: str) -> int:
-    """Fork a process that ends as ``how`` says, and return its exit code."""
-    record("started", run)
-    is_first = asyncio.Event()
-    beside = asyncio.create_task(steps(os.getpid(), is_first))
-    await is_first.wait()
-    pid = os.fork()
-    if pid == 0:
-        match how:
-            case "prints":
-                print("printed by the fork")
-            case "raises":
-                raise ValueError("the copy failed")
-            case "exits":
-                sys.exit(7)
-            case "exits with a message":
-                sys.exit("no space left")
-            case "sets a signal handler":
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            case "is terminated":
-                os.kill(os.getpid(), signal.SIGTERM)
-            case "awaits":
-                await asyncio.sleep(0)
-        return 0
-    _, status = await asyncio.to_thread(os.waitpid, pid, 0)
-    beside.cancel()
-    record("completed", run)
-    return os.waitstatus_to_exitcode(status)
-
-
-async def steps(pid: int, is_first: asyncio.Event) -> None:
-    """Execute a step in each iteration of the loop, after who waits for ``is_first``, in the process ``pid`` only."""
-    is_first.set()
-    while True:
-        if os.getpid() != pid:
-            os._exit(9)
-        await asyncio.sleep(0)
+        case "fork":
+            os.fork()
 
 
 async def closes_descriptors(run: Run) -> None:

@@ -230,11 +230,22 @@ def in_utc() -> Iterator[None]:
         yield
     finally:
         with _utc_lock:
-            before = _utc.pop()
-            if not _utc and before is None:
-                del os.environ["PGTZ"]
-            elif not _utc:
-                os.environ["PGTZ"] = str(before)
+            if len(_utc) == 1:
+                leave_utc()
+            else:
+                _utc.pop()
+
+
+def leave_utc() -> None:
+    """Leave all blocks of ``in_utc``: also in a process that was forked inside of them."""
+    if not _utc:
+        return
+    before = _utc[0]
+    _utc.clear()
+    if before is None:
+        del os.environ["PGTZ"]
+    else:
+        os.environ["PGTZ"] = before
 
 
 @contextmanager

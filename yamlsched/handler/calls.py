@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from os.path import exists, samefile
@@ -206,13 +206,14 @@ def exit_fork(error: BaseException | None) -> NoReturn:
 
 
 def _plain(enqueued: list[EnqueueBatch]) -> list[EnqueueBatch]:
-    """Return ``enqueued`` in types that a frame can hold: a job's name or a key may be of a class
+    """Return ``enqueued`` in types that the worker knows: a job's name or a key may be of a class
     of the handler's.
     """
     return [
         batch._replace(
             job_type=str(batch.job_type),
             keys=[key if key is None else str(key) for key in batch.keys],
+            priority=batch.priority and str(batch.priority),
         )
         for batch in enqueued
     ]
@@ -234,6 +235,8 @@ def _end_of(error: BaseException) -> AttemptEnd:
         text = storable(text[:MAX_REPORTED_ERROR_CHARS])
     except BaseException:  # whatever it is, it must not hide the end of the attempt
         text = "exception has no printable message"
+    if delay is not None:
+        delay = timedelta(seconds=delay.total_seconds())  # may be of a class of the handler's
     name = storable(type(error).__name__[:MAX_REPORTED_ERROR_CHARS])
     return AttemptEnd(kind, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
 

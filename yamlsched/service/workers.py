@@ -19,7 +19,7 @@ from yamlsched.sync import hosts, revision
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
-from yamlsched.worker import claiming, forking, startable
+from yamlsched.worker import claiming, startable
 from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import Workload
 from yamlsched.worker.claiming import ClaimScope
@@ -177,5 +177,5 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     """Run a worker until it ends. A run that died is a finding."""
     worker.report.listeners += plugin_manager.listeners()
     plugin_tasks = plugin_manager.worker_tasks(worker, target.environment)
-    report = asyncio.run(worker.run(*tasks, forking.reap_orphans, *plugin_tasks))
+    report = asyncio.run(worker.run(*tasks, *plugin_tasks))
     result.has_findings |= report.dead_count > 0

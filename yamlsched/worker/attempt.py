@@ -55,7 +55,7 @@ class Attempt:
     written_progress: Progress | None = None  # what of it is in the database
     output: AttemptOutput | None = None  # once it has printed something
     seen_at: float | None = None  # when it was first seen executing
-    failed_starts: int = 0  # children that died before they could start it
+    is_suspect: bool = False  # a child died before it could start it
     kill_at: float | None = None  # when the process of a coroutine that was stopped is killed
     # what of it may be in the database, and the bytes before that
     live_output: tuple[str, int] | None = None

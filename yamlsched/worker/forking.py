@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from yamlsched.errors import EnvironmentFailed
@@ -17,7 +16,6 @@ from yamlsched.handler.programs import die_with
 
 Pipe = tuple[int, int]
 """The descriptor to read from, and the one to write to."""
-REAP_INTERVAL_SECONDS = 5.0  # in which whoever has started a process reaps it
 WORKER_SIGNALS = {
     signal.SIGTERM,
     signal.SIGINT,
@@ -136,25 +134,6 @@ def reset_signals_in_forks() -> None:
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
 
 
-async def reap_orphans(_: object = None) -> None:
-    """As PID 1 of a container, reap what other processes have left behind, until cancelled. Own
-    children are sooner.
-    """
-    before: set[int] = set()
-    while os.getpid() == 1:
-        with contextlib.suppress(OSError):
-            children = map(int, Path("/proc/thread-self/children").read_text().split())
-            zombies = {
-                pid
-                for pid in children
-                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "Z"
-            }
-            for pid in zombies & before:
-                os.waitpid(pid, os.WNOHANG)
-            before = zombies
-        await asyncio.sleep(REAP_INTERVAL_SECONDS)
-
-
 def ignore(signum: int, frame: object) -> None:
     """Do nothing."""
 
@@ -206,16 +185,6 @@ class PipeWriter:
         except OSError:
             self._unwritten.clear()
         self._loop.remove_writer(self._descriptor)
-
-    def disconnect(self) -> None:
-        """Close the pipe. The descriptor stays taken until ``close``: what is written later is
-        dropped.
-        """
-        self._unwritten.clear()
-        self._loop.remove_writer(self._descriptor)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self._descriptor, inheritable=False)
-        os.close(null)
 
     def close(self) -> None:
         self._unwritten.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.project import Process, Project, a_project, is_alive, until
-from yamlsched.worker.local.protocol import Memory
+from yamlsched.worker.local.protocol import NOT_STARTED, STARTED, Memory
 
 pytestmark = pytest.mark.story
 
@@ -27,21 +27,16 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 # -- shared memory
 
 
-def test_the_running_run_is_known_while_the_report_of_the_previous_one_is_unread() -> None:
+def test_a_run_starts_or_is_withdrawn_and_never_both() -> None:
     memory = Memory()
-    assert memory.running() is None
 
-    assert memory.start(0)
-    assert memory.running() == 0
-    memory.end(0)
-    assert memory.running() is None
     assert memory.start(1)
-    assert memory.running() == 1
+    assert memory.state(1) == STARTED
 
     assert not memory.withdraw(1)
     assert memory.withdraw(2)
     assert not memory.start(2)
-    assert memory.running() == 1
+    assert memory.state(2) == NOT_STARTED
 
 
 # -- signals
@@ -243,12 +238,12 @@ def test_a_run_of_a_child_that_was_stopped_before_starting_it_goes_to_another_ch
 HANG_AFTER_THE_HANDLER = """
 import time
 from yamlsched.worker.local import runner
-real = runner.ProcessRunner._send
-def send(self, now, reports, must_retire=False):
-    if reports and reports[0].end.kind == "raised":
+real = runner.ProcessRunner.send
+def send(self):
+    if b"raised" in self.unsent:
         time.sleep(600)
-    real(self, now, reports, must_retire)
-runner.ProcessRunner._send = send
+    real(self)
+runner.ProcessRunner.send = send
 """
 
 

@@ -15,7 +15,6 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from yamlsched import durations
@@ -27,7 +26,7 @@ from yamlsched.worker.attempt import Attempt, Kind, Workload
 from yamlsched.worker.forking import Pipe, PipeWriter
 from yamlsched.worker.local import bootstrap
 from yamlsched.worker.local.protocol import (
-    BLOCKED_FOR,
+    DUMP_SIGNAL,
     MAX_TASKS,
     NOT_STARTED,
     RESUME,
@@ -37,8 +36,6 @@ from yamlsched.worker.local.protocol import (
     Channel,
     Frames,
     Memory,
-    Message,
-    Stall,
     Success,
     Task,
     frame,
@@ -47,25 +44,22 @@ from yamlsched.worker.output import AttemptOutput
 
 SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
 START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
-BLOCKED_MARGIN_SECONDS = 0.5  # after which a child is killed whose own watchdog has not
+BLOCKED_SECONDS = 3.0  # for which one step of a coroutine may take
+BLOCKED_FOR = f"blocked the event loop for {BLOCKED_SECONDS:.0f}s"
+IMPORT_SECONDS = 60.0  # for which the import of a handler may take
+MAX_UNWATCHED_SECONDS = 0.5  # between two looks at a child: in longer ones this host stood still
+DUMP_SECONDS = 0.1  # for a child to write where it is, before it is killed
+HUNG = "its process hung, and was killed, before it could report how the handler ended"
 KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 # of one child's messages in a row, so that a child that writes endlessly does not block the others
 MAX_READS = 16
 MAX_READ_BYTES = 1 << 16  # what a pipe holds; a buffer of a megabyte takes longer than most reads
 
 
-@dataclass(frozen=True)
-class Environment:
-    """What children inherit from the worker."""
-
-    workload: Workload
-    pgtz: str | None  # the variable PGTZ, as it was before the worker set it
-
-
 class ChildHandle:
     """One child, which leads a process group of its own. Instants are those of ``clock.now``."""
 
-    def __init__(self, environment: Environment, kind: Kind) -> None:
+    def __init__(self, workload: Workload, kind: Kind) -> None:
         """Fork. Raises EnvironmentFailed when the system refuses."""
         self.kind, self.memory = kind, Memory()
         self.is_loop = kind is Kind.COROUTINE  # executes as many as it is handed
@@ -74,16 +68,17 @@ class ChildHandle:
         sys.stderr.flush()
 
         def run(parent: int, pipes: list[Pipe]) -> None:
-            (commands, _), (_, results), (_, output) = pipes
-            channel = Channel(commands, results, output, self.memory)
-            bootstrap.run(parent, channel, environment, kind)
+            (commands, _), (_, results), (_, output), (_, stack) = pipes
+            channel = Channel(commands, results, output, stack, self.memory)
+            bootstrap.run(parent, channel, workload, kind)
 
-        self.pid, pipes = forking.fork("child", 3, run)
-        (command_read, commands), (self.results, result_write), (output, output_write) = pipes
-        for descriptor in (command_read, result_write, output_write):
-            os.close(descriptor)
-        for descriptor in (self.results, output):
+        self.pid, pipes = forking.fork("child", 4, run)
+        (command_read, commands), *readable = pipes
+        os.close(command_read)
+        for descriptor, written in readable:
+            os.close(written)
             os.set_blocking(descriptor, False)
+        self.results, output, self.stack = [descriptor for descriptor, _ in readable]
         self.loop = asyncio.get_running_loop()
         self.commands, self.output, self.frames = PipeWriter(commands), output, Frames()
         self.stray = AttemptOutput(None)  # what it prints while it executes nothing
@@ -94,11 +89,11 @@ class ChildHandle:
         self.is_retired = False  # gets no more tasks
         self.is_closed = False  # its pipe of commands is closed, so that it exits
         self.was_stopped = False  # what its handler has forked is killed with it
-        self.is_hung = False  # it starts nothing of what it was handed, and is killed
         self.idle_since = clock.now()
         self.active_at = 0.0  # when it was last known to work, or to have nothing to do
         self.kill_at: float | None = None
-        self.stall = Stall()
+        self.step = 0  # the last one of its event loop that was seen
+        self.seen_at = self.step_seconds = 0.0  # then, and for how long it has been the same
         # the attempt that was the reason for killing it, and what it did
         self.killed_for: tuple[Attempt | None, str] | None = None
 
@@ -111,40 +106,38 @@ class ChildHandle:
 
     def executing(self) -> list[tuple[int, Attempt]]:
         """Return the attempts whose handlers are executing now, by index."""
-        if not self.is_loop:
-            index = self.memory.running()
-            attempt = None if index is None else self.assigned.get(index)
-            return [] if index is None or attempt is None else [(index, attempt)]
         return [item for item in self.assigned.items() if self.memory.state(item[0]) == STARTED]
 
-    def running(self) -> Attempt | None:
-        """Return the attempt whose code is executing now, or was when the child died."""
-        index = self.memory.step().executing if self.is_loop else self.memory.running()
-        return None if index is None else self.assigned.get(index)
+    def current(self) -> Attempt | None:
+        """Return the attempt whose code is executing now, or was when the child died. Those of a
+        child that executes one after the other: which has started last.
+        """
+        if self.is_loop:
+            return self.assigned.get(self.memory.shared.executing)
+        state = self.memory.state
+        started = [each for index, each in self.assigned.items() if state(index) != NOT_STARTED]
+        return started[-1] if started else None
 
     def send(self, attempts: Iterable[Attempt]) -> None:
         """Hand over ``attempts``, no more than ``free`` indexes."""
         tasks: list[Task] = []
         if not self.assigned:
             self.active_at = clock.now()
-        job = None
         for attempt in attempts:
             index, run = self.free.popleft(), attempt.run
             self.memory.clear(index)
             self.assigned[index] = attempt
-            if attempt.job is not job:  # most messages have the runs of one job
-                job = attempt.job
-                job_target, timeout = _target(job), job.timeout.total_seconds()
-            tasks.append((index, job_target, run.payload, timeout, tuple(run)))
+            timeout = attempt.job.timeout.total_seconds()
+            tasks.append((index, _target(attempt.job), run.payload, timeout, tuple(run)))
         self.sent_count += len(tasks)
-        self.commands.write(frame((TASKS, tasks)))
+        self.commands.write(frame(TASKS, tasks))
 
     def resume(self) -> None:
         """Let it continue: its message was handled."""
-        self.commands.write(frame((RESUME, None)))
+        self.commands.write(frame(RESUME))
 
-    def receive(self) -> Iterator[Message]:
-        """Yield its messages.
+    def receive(self) -> Iterator[tuple[int, Any]]:
+        """Yield what it reports: a kind, see ``protocol.OUTPUT``, and its content.
 
         Raises ValueError or TypeError for what no child sends: its handler wrote into the pipe.
         """
@@ -157,22 +150,17 @@ class ChildHandle:
                 self.loop.remove_reader(self.results)
                 return
             self.active_at = clock.now()
-            for content in self.frames.feed(piece):
-                yield Message(*content)
+            yield from self.frames.feed(piece)
 
     def succeed(self, successes: list[Success]) -> list[Attempt]:
         """Return the attempts at these indexes, which it no longer holds, and set what they took
         and used.
         """
-        attempts, pop, has_reports = [], self.assigned.pop, self.memory.progress.is_used
+        attempts = []
         for index, took, usage in successes:
-            self.free.append(index)
-            if (attempt := pop(index, None)) is not None:
+            if (attempt := self.take(index)) is not None:
                 attempt.took, attempt.usage = took, usage
                 attempts.append(attempt)
-                if has_reports:
-                    self._read_progress(index, attempt)
-        self._note_end()
         return attempts
 
     def take(self, index: int) -> Attempt | None:
@@ -181,13 +169,11 @@ class ChildHandle:
         if attempt is not None and self.memory.progress.is_used:
             self._read_progress(index, attempt)
         self.free.append(index)
-        self._note_end()
-        return attempt
-
-    def _note_end(self) -> None:
-        self.slow_count = self.slow_count if self.is_loop else 0
+        if not self.is_loop:
+            self.slow_count = 0
         if not self.assigned:
             self.idle_since = clock.now()
+        return attempt
 
     def read_progress(self) -> None:
         """Set the progress of its attempts, as their handlers have reported it."""
@@ -214,28 +200,22 @@ class ChildHandle:
             if not content:
                 self.loop.remove_reader(self.output)
                 return False
-            self.memory.note_print()
-            source = None if self.is_loop else self.running() or self._latest()
+            self.memory.shared.has_printed = True
+            source = None if self.is_loop else self.current()
         (self.stray if source is None else self.output_of(source)).add(content)
         return True
 
     def read_rest(self) -> None:
         """Read all that its pipe holds; it prints nothing meanwhile."""
-        reads = 0
-        while reads < MAX_READS and self.read_output():
-            reads += 1
+        for _ in range(MAX_READS):
+            if not self.read_output():
+                break
 
     def output_of(self, attempt: Attempt) -> AttemptOutput:
         """Return what ``attempt`` has printed, and goes on printing to."""
         if attempt.output is None:
             attempt.output = AttemptOutput(attempt.run)
         return attempt.output
-
-    def _latest(self) -> Attempt | None:
-        for index in reversed(self.assigned):
-            if self.memory.state(index) != NOT_STARTED:
-                return self.assigned[index]
-        return None
 
     # -- watching and stopping ---------------------------------------------------------------------
 
@@ -247,18 +227,17 @@ class ChildHandle:
         if self.kill_at is not None:
             self.kill_if_due(now)
             return []
-        executing, step = self.executing(), self.memory.step()
+        executing, shared = self.executing(), self.memory.shared
         if executing:
             self.active_at = now
         elif self.assigned and now - self.active_at > START_TIMEOUT_SECONDS:
             unstarted = self.retire()
             if not self.executing():  # it hangs between two attempts
-                self.is_hung = True
-                self.kill_by(now + KILL_GRACE_SECONDS)
+                self.kill_for(self.current(), HUNG, KILL_GRACE_SECONDS)
             return unstarted
         late, slow_count = [], 0
         for index, attempt in executing:
-            if step.is_import and step.executing == index:
+            if shared.is_import and shared.executing == index:
                 continue  # its handler has not been called
             attempt.seen_at = attempt.seen_at or now
             slow_count += now - attempt.seen_at > SLOW_SECONDS
@@ -268,12 +247,25 @@ class ChildHandle:
         unstarted = self.withdraw() if is_new and not self.is_loop else []
         for index in late:
             unstarted += self._time_out(index)
-        if self.is_loop and self.memory.is_ready:
-            if self.stall.is_over(step, now, BLOCKED_MARGIN_SECONDS):
-                # its own watchdog has not killed it: C code holds the interpreter lock
-                self.kill_for(self.running(), BLOCKED_FOR)
+        if self.is_loop and shared.is_ready:
+            if self._is_blocked(now):
+                os.kill(self.pid, DUMP_SIGNAL)
+                self.kill_for(self.current(), BLOCKED_FOR, DUMP_SECONDS)
             self._kill_unstoppable(now)
         return unstarted
+
+    def _is_blocked(self, now: float) -> bool:
+        """Return whether its event loop has been in the same step for too long."""
+        shared, elapsed = self.memory.shared, min(now - self.seen_at, MAX_UNWATCHED_SECONDS)
+        self.step_seconds = self.step_seconds + elapsed if shared.step == self.step else 0.0
+        self.step, self.seen_at = shared.step, now
+        return self.step_seconds >= (IMPORT_SECONDS if shared.is_import else BLOCKED_SECONDS)
+
+    def read_stack(self) -> str:
+        """Return what it wrote when it was sent ``DUMP_SIGNAL``."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self.stack, MAX_READ_BYTES).decode("utf-8", "replace")
+        return ""
 
     def _time_out(self, index: int) -> list[Attempt]:
         attempt = self.assigned[index]
@@ -296,12 +288,15 @@ class ChildHandle:
                 self.kill_for(attempt, "did not end when it was stopped")
                 return
 
-    def kill_for(self, attempt: Attempt | None, why: str) -> None:
-        """Kill it because of ``attempt``, if that is known; its exit is read later."""
+    def kill_for(self, attempt: Attempt | None, why: str, seconds: float = 0.0) -> None:
+        """Kill it after ``seconds`` because of ``attempt``, if that is known; its exit is read
+        later.
+        """
         if self.killed_for is None:
             self.killed_for = attempt, why
             self.is_retired = True
-            self.kill()
+            self.kill_by(clock.now() + seconds)
+            self.kill_if_due(clock.now())
 
     def withdraw(self, wanted: Iterable[int] | None = None) -> list[Attempt]:
         """Take back the attempts that it has not started, of all or of the indexes ``wanted``."""
@@ -330,7 +325,7 @@ class ChildHandle:
             for index in started:
                 attempt = self.assigned[index]
                 attempt.kill_at = min(kill_at, attempt.kill_at or kill_at)
-            self.commands.write(frame((STOP, started)))
+            self.commands.write(frame(STOP, started))
             self._kill_unstoppable(clock.now())
         elif started:  # else it had not started, or its report is on its way
             self._terminate(self.assigned[started[0]], grace)
@@ -343,7 +338,9 @@ class ChildHandle:
         if grace <= 0:
             self.kill()
         elif self.kill_at is None:
-            self.memory.request_stop()  # a SIGTERM that is not announced is ignored
+            self.memory.shared.is_stop_requested = (
+                True  # a SIGTERM that is not announced is ignored
+            )
             if attempt.is_command:
                 self.signal_program(signal.SIGTERM)
             else:
@@ -353,7 +350,7 @@ class ChildHandle:
     def close_input(self) -> None:
         """Let it exit, now that it has nothing to do: it does when its pipe closes."""
         self.is_retired = self.is_closed = True
-        self.commands.disconnect()
+        self.commands.close()
         self.kill_by(clock.now() + KILL_GRACE_SECONDS)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -365,7 +362,7 @@ class ChildHandle:
 
     def signal_program(self, number: int) -> None:
         """Signal the process group of the command that it executes, if any."""
-        if group := self.memory.group:
+        if group := self.memory.shared.group:
             signal_group(group, number)
 
     def kill(self) -> None:
@@ -394,8 +391,9 @@ class ChildHandle:
     def close(self) -> None:
         """Close its pipes; it has ended."""
         self.stray.take(is_kept=False)
-        self.commands.close()
-        for descriptor in (self.results, self.output):
+        if not self.is_closed:
+            self.commands.close()
+        for descriptor in (self.results, self.output, self.stack):
             self.loop.remove_reader(descriptor)
             os.close(descriptor)
 

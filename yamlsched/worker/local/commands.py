@@ -34,7 +34,7 @@ class CommandRunner:
     """
 
     def __init__(self, channel: Channel, parent: int, folder: str) -> None:
-        self._channel, self._memory = channel, channel.memory
+        self._channel, self._shared = channel, channel.memory.shared
         self._parent, self._folder = parent, folder
         self.left_processes = False  # the last program did, in the background
         self.usage: Usage | None = None  # of the last program
@@ -51,27 +51,27 @@ class CommandRunner:
             return programs.not_started(error)
         else:
             status = self._wait(process)
-            if self._memory.is_stop_requested:  # whatever it made of that
+            if self._shared.is_stop_requested:  # whatever it made of that
                 return AttemptEnd(EndKind.RAISED, "stopped by yamlsched", describe_exit(status))
             return program.end(status)
         finally:
-            self._memory.set_group(0)
+            self._shared.group = 0
             programs.adopt_orphans(False)
             programs.die_with(self._parent)
 
     def _start(
         self, program: Program, environment: Mapping[bytes, bytes]
     ) -> subprocess.Popen[bytes]:
-        own_id, memory = os.getpid(), self._memory
+        own_id, shared = os.getpid(), self._shared
 
         def prepare() -> None:
-            memory.set_group(os.getpid())
+            shared.group = os.getpid()
             programs.die_with(own_id)
-            note_program(memory)
+            note_program(shared)
 
         output = self._channel.output
         process = program.start(self._folder, environment, prepare, stdout=output, stderr=output)
-        if memory.is_stop_requested:
+        if shared.is_stop_requested:
             # the parent's may have come before the program
             signal_group(process.pid, signal.SIGTERM)
         return process
@@ -82,15 +82,15 @@ class CommandRunner:
         Pipes that a background process keeps open are not waited for.
         """
         self._wait_for_exit(process)
-        if not self._memory.is_stop_requested:
-            self._memory.set_group(0)  # while its id cannot be that of another group
+        if not self._shared.is_stop_requested:
+            self._shared.group = 0  # while its id cannot be that of another group
             status = self._reap(process)
             self.left_processes = reap_group(process.pid) or has_children()
             return status
         status = self._reap(process)
         # the parent kills the group and this process when it takes too long
         while reap_group(process.pid):
-            self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
+            self._pause(process.pid)
         return status
 
     def _reap(self, process: subprocess.Popen[bytes]) -> int:
@@ -98,32 +98,18 @@ class CommandRunner:
         if process.returncode is None:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-            self.usage = of_program(self._memory, used)
+            self.usage = of_program(self._shared, used)
         return process.returncode
 
     def _wait_for_exit(self, process: subprocess.Popen[bytes]) -> None:
-        try:
-            descriptor = os.pidfd_open(process.pid)
-        except (AttributeError, OSError):
-            # not by poll(), which takes an exit code that was lost for 0
-            while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
-            return
-        try:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            poll.register(self._channel.commands, 0)
-            while descriptor not in dict(poll.poll()):
-                self._exit_without_parent(process.pid, 0)
-        finally:
-            os.close(descriptor)
+        # not by poll(), which takes an exit code that was lost for 0
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            self._pause(process.pid)
 
-    def _exit_without_parent(self, group: int, seconds: float) -> None:
-        """Wait for ``seconds``. If the parent has died, kill the program's process
-        group, and exit.
-        """
+    def _pause(self, group: int) -> None:
+        """Wait for a moment. If the parent has died, kill the program's process group, and exit."""
         poll = select.poll()
         poll.register(self._channel.commands, 0)
-        if poll.poll(seconds * 1000):
+        if poll.poll(POLL_INTERVAL_SECONDS * 1000):
             signal_group(group, signal.SIGKILL)
             os._exit(0)

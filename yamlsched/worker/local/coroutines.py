@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import faulthandler
 import inspect
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any, NoReturn
 
-from yamlsched.errors import Discard, YamlschedError
+from yamlsched.errors import Discard
 from yamlsched.handler import calls
 from yamlsched.handler.calls import resolve
 from yamlsched.handler.loop_sessions import LoopBackend, LoopSessions
-from yamlsched.runs.lifecycle import AttemptEnd, EndKind
-from yamlsched.worker import forking
+from yamlsched.runs.lifecycle import AttemptEnd
 from yamlsched.worker.attempt import Workload
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.loop import (
@@ -28,26 +31,39 @@ from yamlsched.worker.local.loop import (
     Steps,
     current,
     is_coroutine_function,
+    refusal,
 )
 from yamlsched.worker.local.process_state import ProcessState
-from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, TASKS, Channel, Task, TaskEnd
-from yamlsched.worker.local.reporter import Reporter
+from yamlsched.worker.local.protocol import (
+    CLOSED_PIPES,
+    DUMP_SIGNAL,
+    FAILED_EXIT,
+    NONE,
+    TASKS,
+    Channel,
+    Task,
+)
 from yamlsched.worker.local.runner import HandlerCall, Runner
-from yamlsched.worker.local.watchdog import Watchdog
 
 BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
 # for tasks that a handler has left behind to end, once they are cancelled
 LEFT_BEHIND_SECONDS = 3.0
-MAX_LISTED_TASKS = 5
-REFUSED_SIGNALS = {
-    "signal": f"catch asyncio.CancelledError, which stops a coroutine, or {INSTEAD}",
-    "siginterrupt": INSTEAD,
-    "set_wakeup_fd": INSTEAD,
-    "alarm": f"use asyncio.timeout(), or {INSTEAD}",
-    "setitimer": f"use asyncio.timeout(), or {INSTEAD}",
+MAX_UNSENT_BYTES = 1 << 18  # of output: more is sent at once
+SEND_SECONDS = 0.004  # for which reports are collected
+REFUSED: dict[ModuleType, dict[str, str]] = {
+    signal: {
+        "signal": f"catch asyncio.CancelledError, which stops a coroutine, or {INSTEAD}",
+        "siginterrupt": INSTEAD,
+        "set_wakeup_fd": INSTEAD,
+        "alarm": f"use asyncio.timeout(), or {INSTEAD}",
+        "setitimer": f"use asyncio.timeout(), or {INSTEAD}",
+    },
+    os: dict.fromkeys(("fork", "forkpty"), f'use multiprocessing with "spawn", or {INSTEAD}'),
 }
-"""The functions of the module ``signal`` that are refused, and what to use instead."""
+"""The functions that are refused, and what to use instead. A fork would execute steps of other runs
+a second time.
+"""
 calls.OWN_FILES.update((__file__, inspect.getfile(Steps)))
 
 
@@ -60,37 +76,32 @@ class CoroutineRunner(Runner):
         self.create_backend = partial(LoopBackend, sessions=self.sessions)
         self.loop = ChildLoop(self.memory, self._on_exception)
         self.executing: dict[int, Executing] = {}
-        self.reporter = Reporter(channel.results, self.loop, self._fail)
+        self.thread = threading.get_ident()
+        self.printing: dict[int, Executing] = {}  # attempts with unsent output
+        self.unsent_bytes = 0  # of output
+        self.send_timer: asyncio.TimerHandle | None = None
         self.is_restoring = False
-        os.register_at_fork(after_in_child=self._leave_in_fork)
-        refuse_signals()
-        forking.reset_signals_in_forks()
+        faulthandler.register(DUMP_SIGNAL, channel.stack, all_threads=False)
+        for module, names in REFUSED.items():
+            for name, instead in names.items():
+                setattr(module, name, refusal(f"{module.__name__}.{name}", instead))
         self.state = ProcessState(parent, is_shared=True)
 
     def main(self) -> NoReturn:
         try:
             self._beat()
-            Watchdog(self.memory).start()
             self.loop.add_reader(self.channel.commands, self._receive)
-            self.memory.set_ready()
+            self.memory.shared.is_ready = True
             while True:
                 try:
                     self.loop.run_forever()
-                except (SystemExit, KeyboardInterrupt) as error:  # of a task, which has reported it
-                    if os.getpid() != self.pid:
-                        calls.exit_fork(error)
-                    self.memory.leave()
+                except (SystemExit, KeyboardInterrupt):  # of a callback
+                    self.memory.enter(NONE)
         except BaseException as error:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> NoReturn:
         """End the process: its event loop or a pipe has failed."""
-        if os.getpid() != self.pid:
-            print(
-                "yamlsched: a forked process cannot await: the event loop is its parent's",
-                file=sys.stderr,
-            )
-            os._exit(1)
         is_closed = isinstance(error, OSError) and error.errno == errno.EBADF
         self.exit(error, CLOSED_PIPES if is_closed else FAILED_EXIT)
 
@@ -110,14 +121,12 @@ class CoroutineRunner(Runner):
 
     def _start(self, task: Task) -> None:
         """Have the handler of ``task`` called soon."""
-        call = HandlerCall(self, task)
-        executing = Executing(call, self)
-        self.executing[call.index] = executing
-        if call.path not in self.handlers and self.memory.start(call.index):
+        executing = self.executing[task[0]] = Executing(self, task)
+        if executing.path not in self.handlers and self.memory.start(executing.index):
             try:
-                call.load()  # before the context is copied, to which its module may add
+                executing.load()  # before the context is copied, to which its module may add
             except BaseException as error:
-                self._finish(executing, call.raised(error))
+                self._finish(executing, executing.raised(error))
                 return
         context = self.loop.base_context.copy()  # no run sees what another one has set
         context.run(current.set, executing)
@@ -126,11 +135,12 @@ class CoroutineRunner(Runner):
     async def _execute(self, executing: Executing) -> None:
         executing.is_called = True
         if self.memory.start(executing.index):
-            self._finish(executing, await self._attempt(executing.call))
+            self._finish(executing, await self._attempt(executing))
         else:
             executing.is_reported = True
             del self.executing[executing.index]
-            self.reporter.add(TaskEnd(executing.index, None))
+            self.put(protocol.WITHDRAWN, executing.index)
+            self._send_soon()
 
     async def _attempt(self, call: HandlerCall) -> AttemptEnd | None:
         """Call the handler; return None if it returned nothing and there is nothing else to report.
@@ -151,11 +161,9 @@ class CoroutineRunner(Runner):
         try:
             handler = self.loop.base_context.run(_import, executing, call.path)
         finally:
-            self.memory.leave()
-        if os.getpid() != self.pid:
-            calls.exit_fork(None)
+            self.memory.enter(NONE)
         if not is_coroutine_function(handler):
-            raise NotAsync(
+            raise Discard(
                 f"{call.path} is not an async def, which a queue with mode: async requires"
             )
         return handler
@@ -165,7 +173,7 @@ class CoroutineRunner(Runner):
         if executing is None or executing.has_ended:
             return
         if executing.is_called and executing.task is not None:
-            executing.call.was_stopped = True
+            executing.was_stopped = True
             executing.task.cancel("stopped by yamlsched")
         # a task that is cancelled before its first step would end unnoticed
         seconds = STOP_INTERVAL_SECONDS if executing.is_called else 0.0
@@ -175,53 +183,42 @@ class CoroutineRunner(Runner):
         """End the attempt, once the tasks that its handler has left behind have ended, which are
         cancelled.
         """
-        executing.call.finish(end)
+        executing.finish(end)
         executing.has_ended, executing.end = True, end
-        executing.took = time.perf_counter() - executing.call.started
-        if executing.calls:
-            self.loop.call_later(LEFT_BEHIND_SECONDS, self._check_threads, executing)
+        executing.took = time.perf_counter() - executing.started
+        if executing.others or executing.calls:
+            self.loop.call_later(LEFT_BEHIND_SECONDS, self._check_left_behind, executing)
         if not executing.others:
-            self.report(executing)
+            self.report_end(executing)
             return
-        names = sorted(
-            str(getattr(task.get_coro(), "__qualname__", task.get_name()))
-            for task in executing.others
-        )
-        listed = ", ".join([*names[:MAX_LISTED_TASKS], *["..."] * (len(names) > MAX_LISTED_TASKS)])
-        remedy = "; what is to outlive a run is started with yamlsched.detached()"
+        names = {str(getattr(task.get_coro(), "__qualname__", "")) for task in executing.others}
         executing.print(
-            f"yamlsched: cancelled what the handler had left running: {listed}{remedy}\n"
+            f"yamlsched: cancelled what the handler had left running: {', '.join(sorted(names))};"
+            " what is to outlive a run is started with yamlsched.detached()\n"
         )
         for task in list(executing.others):
             task.cancel("its handler has ended")
-        self.loop.call_later(LEFT_BEHIND_SECONDS, self._report_left_behind, executing)
 
-    def _report_left_behind(self, executing: Executing) -> None:
+    def _check_left_behind(self, executing: Executing) -> None:
+        """Have this process replaced if a task or a thread of an attempt that has ended goes on:
+        nothing can stop it.
+        """
         if not executing.is_reported:
             executing.print("yamlsched: it did not end, and this process is replaced\n")
-            self.reporter.retire()
-            self.report(executing)
+            self._retire()
+            self.report_end(executing)
+        elif any(not call.cancel() and not call.done() for call in tuple(executing.calls)):
+            self._retire()
 
-    def _check_threads(self, executing: Executing) -> None:
-        """Have this process replaced if a thread of an attempt that has ended goes on: nothing can
-        stop it.
-        """
-        if any(not call.cancel() and not call.done() for call in tuple(executing.calls)):
-            self.reporter.retire()
-
-    def report(self, executing: Executing) -> None:
-        executing.is_reported, index, end = True, executing.index, executing.end
-        del self.executing[index]
+    def report_end(self, executing: Executing) -> None:
+        executing.is_reported = True
+        del self.executing[executing.index]
         if not self.is_restoring:
             self.is_restoring = True
             self.loop.call_soon(self._restore)  # once for all that end in this iteration
-        self.memory.end(index, protocol.ENDED if end is not None else protocol.SUCCEEDED)
-        import_seconds = executing.call.import_seconds
-        if end is None and not import_seconds:
-            self.reporter.add_success(index, executing.took)
-        else:
-            end = end or AttemptEnd(EndKind.RETURNED)
-            self.reporter.add(TaskEnd(index, end, executing.took, import_seconds))
+        self._put_output(executing)
+        self.report(executing.index, executing.end, executing.took)
+        self._send_soon()
 
     def _restore(self) -> None:
         """Undo what the handlers that have ended did to the process; have it replaced if that is
@@ -229,22 +226,56 @@ class CoroutineRunner(Runner):
         """
         self.is_restoring = False
         if not self.state.restore():
-            self.reporter.retire()
+            self._retire()
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def on_output(self, executing: Executing) -> None:
+        """Send what ``executing`` has printed soon; called in any thread."""
+        self.printing[executing.index] = executing
+        if threading.get_ident() != self.thread:
+            self.loop.call_soon_threadsafe(self._send_soon)
+            return
+        self.unsent_bytes += len(executing.output[-1])
+        if self.unsent_bytes > MAX_UNSENT_BYTES:
+            self.send()
+        else:
+            self._send_soon()
+
+    def _put_output(self, executing: Executing) -> None:
+        content = b"".join([executing.output.popleft() for _ in range(len(executing.output))])
+        if content:
+            self.put(protocol.OUTPUT, (executing.index, content))
+
+    def _retire(self) -> None:
+        """Have this process replaced."""
+        self.put(protocol.RETIRE)
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if self.send_timer is None:
+            self.send_timer = self.loop.call_later(SEND_SECONDS, self.send)
+
+    def send(self) -> None:
+        """Send what was printed and reported. While the parent does not read, nothing executes."""
+        if self.send_timer is not None:
+            self.send_timer.cancel()
+            self.send_timer = None
+        self.unsent_bytes = 0
+        while self.printing:
+            self._put_output(self.printing.popitem()[1])
+        try:
+            super().send()
+        except OSError as error:
+            self._fail(error)
 
     # -- other tasks of handlers -------------------------------------------------------------------
-
-    def on_exit(self, executing: Executing, error: BaseException) -> None:
-        executing.print(
-            "".join(["a task of the handler has raised\n", *traceback.format_exception(error)])
-        )
 
     def _on_exception(self, context: dict[str, Any]) -> None:
         """Report an exception that a task or a callback has raised, and that is not awaited."""
         error, task = context.get("exception"), context.get("task") or context.get("future")
         steps = getattr(task, "get_coro", lambda: None)()
         executing = steps.executing if isinstance(steps, Steps) else current.get()
-        if isinstance(error, (SystemExit, KeyboardInterrupt)):
-            return  # see _on_exit
         stack = traceback.format_exception(error) if error is not None else ()
         text = "".join([f"{context.get('message')}\n", *stack])
         if executing is None or executing.is_reported:
@@ -256,24 +287,9 @@ class CoroutineRunner(Runner):
 
     def _beat(self) -> None:
         """Show that the loop is not blocked, and close sessions that are idle."""
-        self.memory.leave()
+        self.memory.enter(NONE)
         self.sessions.close_idle(self.loop, is_all=not self.executing)
         self.loop.call_later(BEAT_SECONDS, self._beat)
-
-    def _leave_in_fork(self) -> None:
-        """In a process that a handler forked: leave the child's pipes and its event loop alone."""
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (self.channel.commands, self.channel.results):
-            os.dup2(null, descriptor, inheritable=False)
-        os.close(null)
-        self.loop.leave_in_fork()
-        for executing in self.executing.values():
-            # what it prints goes to the descriptors: this process reports nothing
-            executing.is_reported = True
-
-
-class NotAsync(Discard):
-    """A handler is not an ``async def``."""
 
 
 def _import(executing: Executing, path: str) -> Callable[..., Any]:
@@ -282,21 +298,3 @@ def _import(executing: Executing, path: str) -> Callable[..., Any]:
         return resolve(path)
     finally:
         current.reset(token)
-
-
-def refuse_signals() -> None:
-    """Have functions that change signals and timers raise, for the rest of this process; not in
-    forks of it.
-    """
-    originals = {name: getattr(signal, name) for name in REFUSED_SIGNALS}
-    for name, instead in REFUSED_SIGNALS.items():
-        message = f"signal.{name}() changes a process that other runs share: {instead}"
-        setattr(signal, name, _refusal(message))
-    os.register_at_fork(after_in_child=lambda: vars(signal).update(originals))
-
-
-def _refusal(message: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise YamlschedError(message)
-
-    return refuse

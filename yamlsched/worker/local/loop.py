@@ -12,19 +12,17 @@ import asyncio
 import contextvars
 import inspect
 import io
-import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from yamlsched.errors import YamlschedError
 from yamlsched.handler.detached import is_detached
 from yamlsched.runs.lifecycle import AttemptEnd
-from yamlsched.worker.local.protocol import Memory
+from yamlsched.worker.local.protocol import NONE, Memory, Task
 from yamlsched.worker.local.runner import HandlerCall
 
 if TYPE_CHECKING:
@@ -33,55 +31,49 @@ if TYPE_CHECKING:
 current: ContextVar[Executing | None] = ContextVar("yamlsched_attempt", default=None)
 
 
-class _Bytes(io.RawIOBase):
+class _Output(io.FileIO):
     """The bytes below one of the two streams."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def writable(self) -> bool:
-        return True
-
     def write(self, content: Any) -> int:
-        content = bytes(content)
         executing = current.get()
         if executing is None or executing.is_reported:
-            os.write(self._descriptor, content)
-        elif content:
-            executing.write(content)
+            return super().write(content)
+        executing.write(bytes(content))
         return len(content)
 
-    def fileno(self) -> int:
-        return self._descriptor
 
-
-def streams() -> tuple[TextIO, TextIO]:
+def streams() -> list[TextIO]:
     """Return what replaces ``sys.stdout`` and ``sys.stderr``; nothing is buffered."""
-    options: dict[str, Any] = {
-        "encoding": "utf-8",
-        "errors": "backslashreplace",
-        "write_through": True,
-    }
-    raw: Any = _Bytes
-    return io.TextIOWrapper(raw(1), **options), io.TextIOWrapper(raw(2), **options)
+    raw: list[Any] = [_Output(descriptor, "w", closefd=False) for descriptor in (1, 2)]
+    text = "utf-8", "backslashreplace"
+    return [io.TextIOWrapper(each, *text, write_through=True) for each in raw]
 
 
 # of asyncio.to_thread and the like, of all attempts: a thread is started when it is needed
 MAX_THREADS = 256
 
 INSTEAD = "use a queue with mode: process for this job"
-REFUSED = {
-    "stop": "be stopped",
-    "close": "be closed",
-    "add_signal_handler": "handle signals",
-    "shutdown_default_executor": "have its threads shut down",
-    "set_default_executor": "get other threads",
-    "shutdown_asyncgens": "have its generators closed",
-    "set_task_factory": "get another task factory",
-    "set_exception_handler": "get another exception handler",
-    "set_debug": "log its callbacks",
-}
-"""The methods of the loop that a handler cannot call, and what it would do by them."""
+REFUSED = (
+    "stop",
+    "close",
+    "add_signal_handler",
+    "shutdown_default_executor",
+    "set_default_executor",
+    "shutdown_asyncgens",
+    "set_task_factory",
+    "set_exception_handler",
+    "set_debug",
+)
+"""The methods of the loop that a handler cannot call."""
+
+
+def refusal(name: str, instead: str = INSTEAD) -> Callable[..., NoReturn]:
+    """Return what replaces the function ``name``, which no handler may call."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise YamlschedError(f"{name}() changes a process that other runs share: {instead}")
+
+    return refuse
 
 
 class ChildLoop(asyncio.SelectorEventLoop):
@@ -99,8 +91,8 @@ class ChildLoop(asyncio.SelectorEventLoop):
         self._threads = ThreadPoolExecutor(MAX_THREADS, "asyncio")
         self.set_task_factory(_create_task)
         self.set_exception_handler(lambda _, context: on_exception(context))
-        for name, what in REFUSED.items():
-            setattr(self, name, _refusal(what))
+        for name in REFUSED:
+            setattr(self, name, refusal(f"loop.{name}"))
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -113,22 +105,6 @@ class ChildLoop(asyncio.SelectorEventLoop):
             executing.calls.add(call)
             call.add_done_callback(executing.calls.discard)
         return asyncio.wrap_future(call, loop=self)
-
-    def leave_in_fork(self) -> None:
-        """In a process that a handler forked: make the inherited loop useless, before it takes the
-        child's events.
-
-        It executes nothing more: a step of another run would be executed twice.
-        """
-        self._ready: deque[Any] = deque(maxlen=0)
-        null = os.open(os.devnull, os.O_RDWR)
-        descriptors = [self._ssock.fileno(), self._csock.fileno()]  # type: ignore[attr-defined]
-        selector: Any = self._selector  # type: ignore[attr-defined]
-        if (fileno := getattr(selector, "fileno", None)) is not None:
-            descriptors.append(fileno())
-        for descriptor in descriptors:
-            os.dup2(null, descriptor, inheritable=False)
-        os.close(null)
 
 
 def _create_task(
@@ -165,15 +141,11 @@ class Steps(Coroutine[Any, Any, Any]):
         loop.stepping = executing
         try:
             return step(*arguments)
-        except (
-            SystemExit,
-            KeyboardInterrupt,
-        ) as error:  # which end the loop: not all of its tasks see why
-            executing.runner.on_exit(executing, error)
-            raise
+        except (SystemExit, KeyboardInterrupt) as error:  # which would end the loop
+            raise RuntimeError(f"a task of the handler has raised {error!r}") from error
         finally:
             loop.stepping = None
-            loop.memory.leave()
+            loop.memory.enter(NONE)
 
     def close(self) -> None:
         self._coroutine.close()
@@ -187,44 +159,27 @@ class Steps(Coroutine[Any, Any, Any]):
         return getattr(self._coroutine, name)
 
 
-def _refusal(what: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise YamlschedError(
-            f"the event loop is shared with other runs and cannot {what}: {INSTEAD}"
-        )
+class Executing(HandlerCall):
+    """An attempt: its task, the tasks that its handler has created, and what it has printed."""
 
-    return refuse
-
-
-@dataclass(slots=True, eq=False)
-class Executing:
-    """An attempt: its task, the tasks that its handler has created, and what it has
-    printed.
-    """
-
-    call: HandlerCall
-    runner: CoroutineRunner
-    # its task has been executed: before, a cancellation would end the task unnoticed
-    is_called: bool = False
-    task: asyncio.Task[Any] | None = None
-    others: set[asyncio.Task[Any]] = field(default_factory=set)
-    calls: set[Future[Any]] = field(default_factory=set)  # in threads, which cannot be cancelled
-    output: deque[bytes] = field(default_factory=deque)  # not sent yet; threads append to it
-    output_bytes: int = 0
-    has_ended: bool = False  # the handler; other tasks may be left
-    end: AttemptEnd | None = None  # None: a plain success
-    took: float = 0.0  # seconds
-    is_reported: bool = False
-
-    @property
-    def index(self) -> int:
-        return self.call.index
+    def __init__(self, runner: CoroutineRunner, task: Task) -> None:
+        super().__init__(runner, task)
+        self.child = runner
+        # its task has been executed: before, a cancellation would end the task unnoticed
+        self.is_called = False
+        self.task: asyncio.Task[Any] | None = None
+        self.others = set[asyncio.Task[Any]]()
+        self.calls = set[Future[Any]]()  # in threads, which cannot be cancelled
+        self.output = deque[bytes]()  # not sent yet; threads append to it
+        self.has_ended = False  # the handler; other tasks may be left
+        self.end: AttemptEnd | None = None  # None: a plain success
+        self.took = 0.0  # seconds
+        self.is_reported = False
 
     def write(self, content: bytes) -> None:
         """Add ``content`` to what it has printed."""
         self.output.append(content)
-        self.output_bytes += len(content)
-        self.runner.reporter.on_output(self)
+        self.child.on_output(self)
 
     def print(self, text: str) -> None:
         self.write(text.encode("utf-8", "backslashreplace"))
@@ -242,7 +197,7 @@ class Executing:
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self.others.discard(task)
         if self.has_ended and not self.others and not self.is_reported:
-            self.runner.report(self)
+            self.child.report_end(self)
 
 
 @cache

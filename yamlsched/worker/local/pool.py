@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import resource
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
+from typing import Any
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import with_last_lines
-from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Keep
+from yamlsched.runs.lifecycle import WORKER_DIED, AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Kind, Workload
 from yamlsched.worker.executor import (
@@ -29,14 +30,18 @@ from yamlsched.worker.executor import (
     Succeeded,
 )
 from yamlsched.worker.local import protocol
-from yamlsched.worker.local.child import ChildHandle, Environment
-from yamlsched.worker.local.deaths import ends_by_death, exit_cause, failed_start
-from yamlsched.worker.local.estimates import Estimates
-from yamlsched.worker.local.protocol import Message, Success, TaskEnd
+from yamlsched.worker.local.child import ChildHandle
+from yamlsched.worker.local.deaths import ends_by_death, exit_cause
+from yamlsched.worker.local.protocol import Success
 from yamlsched.worker.permits import ConcurrencyPermits
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
-MAX_RUNS_PER_CHILD = 50_000  # to limit what leaking handlers can accumulate
+MAX_MESSAGE_SECONDS = 0.02  # of expected work in one message to a child
+LOOKAHEAD_SECONDS = 0.08  # of expected work that may be claimed ahead for one place
+MAX_AHEAD_SECONDS = 0.2  # attempts that take longer are not claimed ahead: they could wait for long
+# attempts that take less may wait behind others in the same child
+QUICK_SECONDS = 0.04
+MIN_SECONDS = 1e-4  # as which a quicker attempt counts: a message has at most 200 runs
 MAX_WAIT_SECONDS = 1.0  # for attempts of which none can start, because others take long
 CLOSE_TIMEOUT_SECONDS = 5.0  # for children that have nothing to do to exit; they may export spans
 MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
@@ -58,11 +63,11 @@ class Pool:
         events: EventQueue,
         is_async: bool = False,
     ) -> None:
-        self._environment = Environment(workload, os.environ.get("PGTZ"))
+        self._workload = workload
         self._permits, self._events, self._is_async = permits, events, is_async
         self._children: dict[int, ChildHandle] = {}  # by process id
         self._waiting = deque[Attempt]()  # for a child
-        self._estimates = Estimates()
+        self._seconds = 1.0  # that attempts take: a moving average
         self._movable_at = 0.0  # when something could start last, or nothing waited
         self._failed_forks, self._fork_failure = 0, ""
         self._is_dispatching = self._is_draining = self._cannot_fork = False
@@ -91,8 +96,21 @@ class Pool:
         if self._cannot_fork:
             permits = min(permits, sum(child.capacity for child in self._children.values()))
         places = max(0, permits - sum(child.slow_count for child in self._children.values()))
-        ahead = self._estimates.ahead()
+        if self._seconds > MAX_AHEAD_SECONDS:
+            return places
+        ahead = LOOKAHEAD_SECONDS / max(self._seconds, MIN_SECONDS)
         return places + int(places * (min(MAX_AHEAD, ahead) if self._is_async else ahead))
+
+    def _learn(self, seconds: float) -> None:
+        """Note how long an attempt took. The average falls faster than it rises, so that a slow
+        first run is soon forgotten.
+        """
+        weight = 0.5 if seconds < self._seconds else 0.2
+        self._seconds += weight * (seconds - self._seconds)
+
+    def _message_size(self) -> int:
+        """Return how many runs that execute one after the other make one message."""
+        return max(1, int(MAX_MESSAGE_SECONDS / max(self._seconds, MIN_SECONDS)))
 
     def running(self) -> int:
         """Return how many permits are in use."""
@@ -119,26 +137,20 @@ class Pool:
                 if (child := self._child_for(self._waiting[0], permits)) is None:
                     break
                 free = max(1, permits - self.running())
-                share = free if child.is_loop else max(1, len(self._waiting) // free)
-                limit = min(share, len(child.free), MAX_RUNS_PER_CHILD - child.sent_count)
-                child.send(self._next_message(limit))
-                child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
+                share = len(self._waiting) // free
+                limit = free if child.is_loop else max(1, min(share, self._message_size()))
+                child.send(self._next_message(min(limit, len(child.free))))
         except EnvironmentFailed as error:
             if not self.running():  # otherwise a running child takes it
                 self._events.put(Failed(error))
 
     def _next_message(self, limit: int) -> list[Attempt]:
-        """Take what is handed over at once: up to ``limit`` attempts. Those that execute one after
-        the other take a few milliseconds together.
-        """
+        """Take what is handed over at once: up to ``limit`` attempts."""
         message: list[Attempt] = []
-        queue, size, job = self._waiting, 0, None
+        queue, size = self._waiting, 0
         while queue and size < MAX_MESSAGE_BYTES:
             attempt = queue[0]
-            if attempt.job is not job and not self._is_async:
-                job = attempt.job
-                limit = min(limit, self._estimates.message_size(job.name))
-            if attempt.failed_starts:
+            if attempt.is_suspect:
                 limit = 1  # sent alone, so that the death of its child has no other cause
             is_other = bool(message) and attempt.is_command is not message[0].is_command
             if message and (len(message) >= limit or is_other):
@@ -157,27 +169,21 @@ class Pool:
             and not child.is_retired
             and child.commands.is_flushed
         ]
-        has_room = self.running() < permits
-        if kind is Kind.COROUTINE:
-            return (able[0] if able else self._fork(kind)) if has_room else None
-        if has_room:
-            idle = [child for child in able if not child.assigned]
-            return idle[-1] if idle else self._fork(kind)
-        if not self._are_quick([attempt]):
+        if self.running() < permits:
+            free = [child for child in able if child.is_loop or not child.assigned]
+            return free[-1] if free else self._fork(kind)
+        if self._seconds > QUICK_SECONDS or kind is Kind.COROUTINE or attempt.is_suspect:
             return None
-        size = self._estimates.message_size(attempt.job.name)
-        busy = [child for child in able if not child.slow_count and len(child.assigned) <= size]
-        best = min(busy, key=lambda child: len(child.assigned), default=None)
-        return best if best is not None and self._are_quick(best.assigned.values()) else None
-
-    def _are_quick(self, attempts: Iterable[Attempt]) -> bool:
-        """Return whether another attempt may wait behind ``attempts``, so that the child need not
-        wait for us.
-        """
-        return all(
-            not attempt.failed_starts and self._estimates.is_quick(attempt.job.name)
-            for attempt in attempts
-        )
+        # the child need not wait for us
+        size = self._message_size()
+        busy = [
+            child
+            for child in able
+            if not child.slow_count
+            and len(child.assigned) <= size
+            and not any(each.is_suspect for each in child.assigned.values())
+        ]
+        return min(busy, key=lambda child: len(child.assigned), default=None)
 
     # -- what is not started -----------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class Pool:
             raise EnvironmentFailed(
                 f"child processes die before they are ready for a run: {self._fork_failure}"
             )
-        child = ChildHandle(self._environment, kind)
+        child = ChildHandle(self._workload, kind)
         self._cannot_fork = False
         self._children[child.pid] = child
         child.loop.add_reader(child.results, self._read, child)
@@ -228,8 +234,8 @@ class Pool:
         self._read(child)
         child.read_rest()
         child.read_progress()
-        self._failed_forks = 0 if child.memory.is_ready else self._failed_forks + 1
-        self._fork_failure = exit_cause(status, "")
+        self._failed_forks = 0 if child.memory.shared.is_ready else self._failed_forks + 1
+        self._fork_failure = exit_cause(status)
         unstarted, startable, started = [], list[Attempt](), dict[int, Attempt]()
         for index, attempt in child.assigned.items():
             state = child.memory.state(index)
@@ -247,10 +253,12 @@ class Pool:
         child.assigned.clear()
         child.close()
         for attempt in unstarted:
-            may_fail = child.memory.is_ready and not started
-            if may_fail and (failed := failed_start(attempt, status)) is not None:
-                self._end(child, attempt, failed)
+            if attempt.is_suspect and attempt.stopped is None:
+                why = f"its process died before it could start it: {exit_cause(status)}"
+                self._end(child, attempt, AttemptEnd(EndKind.RAISED, why, WORKER_DIED))
             else:
+                # a run that kills its child each time must not be handed over for ever
+                attempt.is_suspect = child.memory.shared.is_ready and not started
                 startable.append(attempt)
         self._requeue(startable)
 
@@ -276,7 +284,7 @@ class Pool:
 
     def reload(self, workload: Workload) -> None:
         """Let children exit after what they hold. New ones import the handlers of ``workload``."""
-        self._environment = replace(self._environment, workload=workload)
+        self._workload = workload
         self._retire_all()
 
     def _retire_all(self) -> None:
@@ -328,45 +336,42 @@ class Pool:
 
     def _read(self, child: ChildHandle) -> None:
         try:
-            for message in child.receive():
-                self._handle(child, message)
-        except (ValueError, TypeError):
+            for kind, content in child.receive():
+                self._handle(child, kind, content)
+        except (ValueError, TypeError, pickle.UnpicklingError):
             child.loop.remove_reader(child.results)
-            culprit = None if child.is_loop else child.running()
+            culprit = None if child.is_loop else child.current()
             child.kill_for(culprit, "the handler wrote to a file descriptor that it did not open")
         self._dispatch_soon()
 
-    def _handle(self, child: ChildHandle, message: Message) -> None:
-        for index, content in message.outputs:
-            if (attempt := child.assigned.get(index)) is not None:
-                child.output_of(attempt).add(content)
-        if message.must_retire:
-            self._requeue(child.retire())
-        if message.waits:
-            child.read_rest()
-            child.resume()
-        if message.successes:
-            self._handle_successes(child, message.successes)
-        if message.report is not None:
-            self._handle_report(child, TaskEnd.decode(message.report))
-
-    def _handle_report(self, child: ChildHandle, report: TaskEnd) -> None:
-        if (attempt := child.take(report.number)) is None:
-            return  # withdrawn before it started
-        if report.end is None:
-            self._requeue([attempt])
-            return
-        attempt.took = report.took
-        # the next runs need no import
-        self._estimates.learn(attempt.job.name, report.took - report.import_seconds)
-        self._end(child, attempt, report.end)
+    def _handle(self, child: ChildHandle, kind: int, content: Any) -> None:
+        match kind:
+            case protocol.OUTPUT:
+                index, printed = content
+                if (attempt := child.assigned.get(index)) is not None:
+                    child.output_of(attempt).add(printed)
+            case protocol.RETIRE:
+                self._requeue(child.retire())
+            case protocol.WAIT:
+                child.read_rest()
+                child.resume()
+            case protocol.SUCCESSES:
+                self._handle_successes(child, content)
+            case protocol.END:
+                index, took, end = content
+                if (attempt := child.take(index)) is not None:
+                    attempt.took = took
+                    self._learn(took)
+                    self._end(child, attempt, pickle.loads(end))
+            case protocol.WITHDRAWN:
+                if (attempt := child.take(content)) is not None:
+                    self._requeue([attempt])
+            case _:
+                raise ValueError(kind)
 
     def _handle_successes(self, child: ChildHandle, successes: list[Success]) -> None:
-        if not (attempts := child.succeed(successes)):
-            return
-        seconds = sum([took for _, took, _ in successes]) / len(successes)
-        for job in {attempt.job.name for attempt in attempts}:
-            self._estimates.learn(job, seconds)
+        self._learn(sum([took for _, took, _ in successes]) / len(successes))
+        attempts = child.succeed(successes)
         for attempt in attempts:
             if attempt.output is not None:
                 self._end(child, attempt, RETURNED._replace(usage=attempt.usage))

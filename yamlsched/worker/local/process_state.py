@@ -49,9 +49,6 @@ class ProcessState:
         self._handlers = {
             number: handler for number, handler in handlers.items() if handler is not None
         }
-        self._own_signals = [
-            number for number, handler in self._handlers.items() if callable(handler)
-        ]
         self._umask = os.umask(0o077)
         os.umask(self._umask)
         self._directory = _directory()
@@ -59,13 +56,7 @@ class ProcessState:
         self._files = _open("status"), _open("oom_score_adj"), _open("ns")
         self._limits = {limit: resource.getrlimit(limit) for limit in LIMITS}
         self._signals, self._threads, self._fixed = self._read()
-        soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        few = (
-            MAX_PILED_UP
-            if soft_limit == resource.RLIM_INFINITY
-            else min(MAX_PILED_UP, soft_limit // 2)
-        )
-        self._max_descriptor = _free_descriptor() + few
+        self._max_descriptor = _free_descriptor() + MAX_PILED_UP
 
     def restore(self) -> bool:
         """Reset what can be reset; return whether all else is as it was, so that another handler
@@ -74,9 +65,6 @@ class ProcessState:
         try:
             self._reset()
             signals, threads, fixed = self._read()
-            if signals != self._signals or not signals:
-                self._reset_handlers()
-                signals, threads, fixed = self._read()
             has_piled_up = not self._is_shared and (
                 _free_descriptor() > self._max_descriptor or threads > self._threads + MAX_PILED_UP
             )
@@ -89,8 +77,9 @@ class ProcessState:
             _signal.setitimer(timer, 0)
         faulthandler.cancel_dump_traceback_later()
         _signal.set_wakeup_fd(-1)
-        for number in self._own_signals:
-            _signal.signal(number, self._handlers[number])
+        for number, handler in self._handlers.items():
+            if callable(handler) or _signal.getsignal(number) != handler:
+                _signal.signal(number, handler)
         if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             while pending := signal.sigpending():
                 # what a handler has blocked must not hit the next one
@@ -104,11 +93,6 @@ class ProcessState:
         for limit, values in self._limits.items():
             if resource.getrlimit(limit) != values:
                 resource.setrlimit(limit, values)  # only root may raise a hard limit again
-
-    def _reset_handlers(self) -> None:
-        for number, handler in self._handlers.items():
-            if _signal.getsignal(number) != handler:
-                _signal.signal(number, handler)
 
     def _read(self) -> tuple[list[bytes], int, tuple[object, ...]]:
         """Return which signals are ignored and which are handled; the number of threads; what

@@ -14,6 +14,7 @@ import decimal
 import fcntl
 import inspect
 import os
+import pickle
 import select
 import signal
 import struct
@@ -22,7 +23,7 @@ import termios
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from yamlsched import plugin_manager
 from yamlsched.db.dsn import redactor
@@ -32,7 +33,7 @@ from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, tak
 from yamlsched.handler.run import Run
 from yamlsched.handler.sessions import sessions
 from yamlsched.runs.frameworks import close_stale_connections
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Usage
 from yamlsched.worker import forking
 from yamlsched.worker.attempt import Workload
 from yamlsched.worker.local import protocol, usage
@@ -41,12 +42,12 @@ from yamlsched.worker.local.process_state import ProcessState
 from yamlsched.worker.local.protocol import (
     CLOSED_PIPES,
     FAILED_EXIT,
-    SUCCEEDED,
+    MAX_FRAME_BYTES,
     TASKS,
     Channel,
     Frames,
+    Success,
     Task,
-    TaskEnd,
 )
 
 MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
@@ -54,6 +55,7 @@ FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held b
 # an attempt that takes longer is reported at once, so that the parent sends the next in time
 SLOW_SECONDS = 0.002
 MAX_READ_BYTES = 1 << 16
+FRAME_OVERHEAD_BYTES = 64  # of a report, beside its pickle
 COUNT = struct.Struct("i")  # of bytes in a pipe
 calls.OWN_FILES.add(__file__)
 
@@ -70,8 +72,7 @@ class HandlerCall:
         self.payload: dict[str, Any] = {}
         # what plugins want to be told when the attempt ends
         self.on_end: Callable[[AttemptEnd | None], None] | None = None
-        self.is_noted = False  # they know that it has started
-        self.import_seconds, self.was_stopped = 0.0, False
+        self.is_noted = self.was_stopped = False  # they know that it has started
         self.started = time.perf_counter()
 
     def load(self) -> Callable[..., Any]:
@@ -79,7 +80,6 @@ class HandlerCall:
         handler = self.runner.handlers.get(self.path)
         if handler is None:
             handler = self.runner.handlers[self.path] = self.runner.import_handler(self)
-            self.import_seconds = time.perf_counter() - self.started
         return handler
 
     def prepare(self) -> AttemptEnd | None:
@@ -144,6 +144,8 @@ class Runner:
         self.redact = redactor(workload.dsn)
         self.frames = Frames()
         self.create_backend: Callable[..., Backend] = Backend
+        self.successes: list[Success] = []  # not sent yet
+        self.unsent = bytearray()  # frames of all else
 
     def import_handler(self, call: HandlerCall) -> Callable[..., Any]:
         return resolve(call.path)
@@ -170,6 +172,31 @@ class Runner:
             os._exit(0)
         return self.frames.feed(piece)
 
+    def put(self, kind: int, content: Any = None) -> None:
+        """Report something; see ``OUTPUT``."""
+        self.unsent += protocol.frame(kind, content)
+
+    def report(
+        self, index: int, end: AttemptEnd | None, took: float, used: Usage | None = None
+    ) -> None:
+        """Report how an attempt has ended; None: a plain success."""
+        if end is None:
+            self.memory.end(index, protocol.SUCCEEDED)
+            self.successes.append((index, took, used))
+            return
+        content = pickle.dumps(end._replace(usage=used))
+        if len(content) > MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES:
+            content = pickle.dumps(_refused(end, len(content)))
+        self.memory.end(index)
+        self.put(protocol.END, (index, took, content))
+
+    def send(self) -> None:
+        """Send what was reported."""
+        if self.successes:
+            self.put(protocol.SUCCESSES, self.successes)
+        content, self.unsent, self.successes = self.unsent, bytearray(), []
+        protocol.write_all(self.channel.results, content)
+
     def main(self) -> NoReturn:
         """Execute tasks until the parent closes the pipe. Whatever happens, the
         process ends here.
@@ -193,13 +220,11 @@ class ProcessRunner(Runner):
     def __init__(self, channel: Channel, workload: Workload, parent: int) -> None:
         super().__init__(channel, workload)
         self.commands = CommandRunner(channel, parent, str(workload.file.parent))
-        self.pipes = [(descriptor, os.fstat(descriptor).st_ino) for descriptor in channel[:3]]
-        self.stdin_inode = os.fstat(0).st_ino
+        self.pipes = [(descriptor, os.fstat(descriptor).st_ino) for descriptor in channel[:4]]
         self.tasks: deque[Task] = deque()
         self.is_waiting = False  # for the parent, which handles what was reported
         self.call: HandlerCall | None = None  # while its handler executes
         self.unread = bytearray(COUNT.size)
-        self.successes: list[protocol.Success] = []  # not sent yet
         self.sent_at = time.perf_counter()
         self.stdin, self.stdout, self.stderr = sys.stdin, sys.stdout, sys.stderr
         signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -208,7 +233,7 @@ class ProcessRunner(Runner):
 
     def main(self) -> NoReturn:
         try:
-            self.memory.set_ready()
+            self.memory.shared.is_ready = True
             while True:
                 while self.is_waiting or not self.tasks:
                     self._receive()
@@ -238,44 +263,46 @@ class ProcessRunner(Runner):
         """Execute ``task``, and report its end."""
         index, target = task[:2]
         if not self.memory.start(index):
-            self._send(time.perf_counter(), [TaskEnd(index, None)])
+            self.put(protocol.WITHDRAWN, index)
+            self.send()
             return
         if not self.successes:
             # not for each of many that are quick: it would take longer than they do
-            usage.start(self.memory)
+            usage.start(self.memory.shared)
         call = HandlerCall(self, task)
         end = self._attempt(call, target)
         call.finish(end)
         self._flush_output()
-        has_printed = self._unread_bytes() > 0 or self.memory.has_printed()
+        has_printed = self._unread_bytes() > 0 or self._has_printed()
         now = time.perf_counter()
         took = now - call.started
         is_program = not isinstance(target, str)
-        is_success = end is None and not call.import_seconds
-        is_quick = is_success and not has_printed and took <= SLOW_SECONDS
+        is_quick = end is None and not has_printed and took <= SLOW_SECONDS
         used = None
         if not (is_quick and (self.successes or self.tasks)):
-            used = self.commands.usage if is_program else usage.read(self.memory)
+            used = self.commands.usage if is_program else usage.read(self.memory.shared)
         is_followed = bool(self.tasks) and self.tasks[0][1] == target  # by a run of the same job
         # not for each of many that are quick: it would take longer than they do
         is_due = not (is_quick and is_followed and now - self.sent_at <= FLUSH_INTERVAL_SECONDS)
-        must_retire = False
         if is_due:
             self._check_pipes()
             must_retire = self.commands.left_processes if is_program else not self.state.restore()
-        self.memory.end(index, protocol.ENDED if end is not None else SUCCEEDED)
-        reports = []
-        if is_success:
-            self.successes.append((index, took, used))
-        else:
-            end = (end or AttemptEnd(EndKind.RETURNED))._replace(usage=used)
-            reports = [TaskEnd(index, end, took, call.import_seconds)]
-        if not is_due:
-            return
-        # the next attempt starts here once the parent has read what this one printed, and has
-        # withdrawn what is not to follow
-        self.is_waiting = has_printed or must_retire
-        self._send(now, reports, must_retire)
+            if must_retire:
+                self.put(protocol.RETIRE)
+            # the next attempt starts here once the parent has read what this one printed, and has
+            # withdrawn what is not to follow
+            self.is_waiting = has_printed or must_retire
+            if self.is_waiting:
+                self.put(protocol.WAIT)
+        self.report(index, end, took, used)
+        if is_due:
+            self.send()
+            self.sent_at = now
+
+    def _has_printed(self) -> bool:
+        """Return whether the parent has read something since the attempt started."""
+        self.memory.wait_for_reader()
+        return bool(self.memory.shared.has_printed)
 
     def _attempt(self, call: HandlerCall, target: str | tuple[Any, ...]) -> AttemptEnd | None:
         """Call the handler, or run the program; return None if it returned nothing and there is
@@ -312,15 +339,9 @@ class ProcessRunner(Runner):
         """Stop the handler if the parent wants that. Otherwise all processes were signalled, and
         the parent decides.
         """
-        if self.call is not None and self.memory.is_stop_requested:
+        if self.call is not None and self.memory.shared.is_stop_requested:
             self.call.was_stopped = True
             raise calls.Stopped("stopped by yamlsched")
-
-    def _send(self, now: float, reports: list[TaskEnd], must_retire: bool = False) -> None:
-        content = protocol.frames([], self.successes, reports, must_retire, self.is_waiting)
-        protocol.write_all(self.channel.results, content)
-        self.successes.clear()
-        self.sent_at = now
 
     def _check_pipes(self) -> None:
         """Exit if the handler closed the pipes: their numbers may now belong to a file of the
@@ -331,16 +352,7 @@ class ProcessRunner(Runner):
         """
         if not all(_has_inode(descriptor, inode) for descriptor, inode in self.pipes):
             os._exit(CLOSED_PIPES)
-        output, inode = self.pipes[2]
-        for descriptor in (1, 2):
-            if not _has_inode(descriptor, inode):
-                os.dup2(output, descriptor)
-        if not _has_inode(0, self.stdin_inode):
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            os.set_inheritable(0, True)
-            if null:
-                os.close(null)
+        set_descriptors(self.channel.output)
 
     def _flush_output(self) -> None:
         """Flush what the handler printed, and undo what it did to the streams that its successors
@@ -365,6 +377,13 @@ class ProcessRunner(Runner):
         return int(COUNT.unpack(self.unread)[0])
 
 
+def _refused(end: AttemptEnd, size: int) -> AttemptEnd:
+    runs = sum(len(batch.payloads) for batch in end.enqueued)
+    error = f"it enqueued {runs} runs, {size >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20}"
+    error += " MiB: enqueue fewer in one attempt, and let some of them enqueue the rest"
+    return AttemptEnd(EndKind.RAISED, error, "EnqueueRefused")
+
+
 def _has_inode(descriptor: int, inode: int) -> bool:
     try:
         return os.fstat(descriptor).st_ino == inode
@@ -372,15 +391,21 @@ def _has_inode(descriptor: int, inode: int) -> bool:
         return False
 
 
-def standard_streams() -> tuple[Any, Any]:
+def set_descriptors(output: int) -> None:
+    """Let stdin be empty, and stdout and stderr be the pipe ``output``."""
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    if null:
+        os.close(null)
+    os.set_inheritable(0, True)
+
+
+def standard_streams() -> list[TextIO]:
     """Return stdout and stderr on descriptors 1 and 2, which they do not close."""
-    options: dict[str, Any] = {
-        "encoding": "utf-8",
-        "errors": "backslashreplace",
-        "buffering": 1,
-        "closefd": False,
-    }
-    return os.fdopen(1, "w", **options), os.fdopen(2, "w", **options)
+    text = "utf-8", "backslashreplace"
+    return [os.fdopen(descriptor, "w", 1, *text, closefd=False) for descriptor in (1, 2)]
 
 
 async def _await(value: Any) -> Any:
