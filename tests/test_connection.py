@@ -17,7 +17,7 @@ from support.database import code_of_doctor
 from support.project import Project, a_project, until
 from support.proxy import Pooler, Proxy, a_proxy
 from yamlsched import db as store
-from yamlsched.db.connection import PINNED_SETTINGS, in_utc
+from yamlsched.db.connection import PINNED_SETTINGS, in_utc, leave_utc
 from yamlsched.errors import EnvironmentFailed
 
 pytestmark = pytest.mark.story
@@ -326,3 +326,16 @@ def test_blocks_in_utc_may_overlap_and_the_last_one_restores_the_time_zone(
 
     second.__exit__(None, None, None)
     assert os.environ["PGTZ"] == "Europe/Paris"
+
+
+def test_a_process_that_was_forked_inside_a_block_restores_the_time_zone_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGTZ", "Europe/Paris")
+    with in_utc():
+        leave_utc()
+        assert os.environ["PGTZ"] == "Europe/Paris"
+
+        with in_utc():
+            assert os.environ["PGTZ"] == "UTC"
+        assert os.environ["PGTZ"] == "Europe/Paris"

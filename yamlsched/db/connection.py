@@ -230,10 +230,10 @@ def in_utc() -> Iterator[None]:
         yield
     finally:
         with _utc_lock:
-            if len(_utc) == 1:
-                leave_utc()
-            else:
+            if len(_utc) > 1:
                 _utc.pop()
+            else:
+                leave_utc()
 
 
 def leave_utc() -> None:

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from yamlsched.errors import YamlschedError
@@ -200,16 +199,9 @@ class Executing(HandlerCall):
             self.child.report_end(self)
 
 
-@cache
 def is_coroutine_function(handler: Callable[..., Any]) -> bool:
     """Return whether calling ``handler``, perhaps decorated, returns a coroutine, as far as can be
     known before.
     """
-    return any(
-        inspect.iscoroutinefunction(each)
-        for each in (
-            handler,
-            inspect.unwrap(handler),
-            getattr(handler, "__call__", None),  # noqa: B004
-        )
-    )
+    call = getattr(handler, "__call__", None)  # noqa: B004
+    return any(map(inspect.iscoroutinefunction, (handler, inspect.unwrap(handler), call)))

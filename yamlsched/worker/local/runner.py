@@ -91,11 +91,13 @@ class HandlerCall:
         self.handler = handler = self.load()
         self.note_start()
         if takes_run(handler):
-            self.run = calls.make_run(
-                claimed := ClaimedRun._make(self.values),
-                self.payload,
-                self.runner.backend(self, claimed),
+            runner, run = self.runner, ClaimedRun._make(self.values)
+            report = runner.memory.progress.reporter(self.index, run)
+            claim = run.id, run.attempt, run.locked_by
+            backend = runner.create_backend(
+                runner.dsn, runner.namespace, *claim, self.timeout, report=report
             )
+            self.run = calls.make_run(run, self.payload, backend)
         mismatch = payload_mismatch(handler, self.path, tuple(self.payload))
         return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch") if mismatch else None
 
@@ -149,18 +151,6 @@ class Runner:
 
     def import_handler(self, call: HandlerCall) -> Callable[..., Any]:
         return resolve(call.path)
-
-    def backend(self, call: HandlerCall, run: ClaimedRun) -> Backend:
-        """Return what the handler's ``run`` uses of the database."""
-        return self.create_backend(
-            self.dsn,
-            self.namespace,
-            run.id,
-            run.attempt,
-            run.locked_by,
-            call.timeout,
-            report=self.memory.progress.reporter(call.index, run),
-        )
 
     def receive(self) -> list[Any]:
         """Return the frames that a piece of what the parent sends completes. Exits when the pipe is
