@@ -16,7 +16,6 @@ from yamlsched.runs.lifecycle import ClaimedRun, Keep
 from yamlsched.schedule.job import Job, Output
 from yamlsched.worker import leases
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.leases import LiveOutput
 from yamlsched.worker.output import AttemptOutput
 
 pytestmark = pytest.mark.story
@@ -195,7 +194,7 @@ def an_attempt(keep: Keep = Keep.FAILED) -> tuple[Attempt, AttemptOutput]:
 
 
 def note(attempt: Attempt, redact: Any = str) -> tuple[str, int] | None:
-    return attempt.live_output if LiveOutput(redact)._note_change(attempt) else None
+    return attempt.live_output if leases.note_output(attempt, redact) else None
 
 
 def test_only_whole_lines_are_written_and_only_if_they_are_new() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -29,7 +29,7 @@ from yamlsched.schedule.job import Job
 from yamlsched.testing import FakeRun
 from yamlsched.worker import clock, leases, statements
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.leases import INTERVAL_SECONDS, ProgressWriter
+from yamlsched.worker.leases import INTERVAL_SECONDS, Leases
 from yamlsched.worker.local.protocol import SLOT_BYTES, SLOTS_AT, ProgressSlots
 from yamlsched.worker.sessions import look_up
 
@@ -169,7 +169,7 @@ class RecordedWrites:
         self.is_locked = False
 
         async def report(connection: Any, reports: Any) -> set[int]:
-            self.writes.append([progress for _, progress in reports])
+            self.writes.append(sorted(progress for _, progress in reports))
             return set() if self.is_locked else {run.id for run, _ in reports}
 
         monkeypatch.setattr(statements, "report_progress", report)
@@ -186,31 +186,31 @@ def test_it_is_written_once_a_second_and_not_while_it_stands_still(
         an_attempt(RUN._replace(id=8)),
         RecordedWrites(monkeypatch),
     )
-    writer = ProgressWriter([attempt, other])
-    assert not writer.is_due()
+    writer = Leases(cast(Any, session), {attempt, other}, cast(Any, None), str)
+    assert not writer.reporting()
 
     attempt.progress = Progress(1.0)
-    assert writer.is_due()
-    asyncio.run(writer.write(session))  # type: ignore[arg-type]
+    assert writer.reporting()
+    asyncio.run(writer.write_progress())
 
     # within a second, however much is reported
     attempt.progress, other.progress = Progress(2.0), Progress(5.0)
     now(100.0 + INTERVAL_SECONDS - 0.01)
-    assert not writer.is_due()
+    assert not writer.reporting()
 
     # all attempts together
     now(100.0 + INTERVAL_SECONDS)
-    assert writer.is_due()
-    asyncio.run(writer.write(session))  # type: ignore[arg-type]
+    assert writer.reporting()
+    asyncio.run(writer.write_progress())
 
     # the same value again is nothing new
     attempt.progress = Progress(2.0)
     now(200.0)
-    assert not writer.is_due()
+    assert not writer.reporting()
 
     # one that has ended is written with its outcome
     attempt.progress, attempt.took = Progress(3.0), 1.0
-    assert not writer.is_due()
+    assert not writer.reporting()
     assert session.writes == [[Progress(1.0)], [Progress(2.0), Progress(5.0)]]
 
 
@@ -218,13 +218,14 @@ def test_what_the_server_does_not_take_is_written_again(
     monkeypatch: pytest.MonkeyPatch, now: Callable[[float], None]
 ) -> None:
     attempt, session = an_attempt(), RecordedWrites(monkeypatch)
-    writer, attempt.progress, session.is_locked = ProgressWriter([attempt]), Progress(1.0), True
-    asyncio.run(writer.write(session))  # type: ignore[arg-type]
+    writer = Leases(cast(Any, session), {attempt}, cast(Any, None), str)
+    attempt.progress, session.is_locked = Progress(1.0), True
+    asyncio.run(writer.write_progress())
 
     now(101.0)
-    assert writer.is_due()
+    assert writer.reporting()
     attempt.is_lost = True
-    assert not writer.is_due()
+    assert not writer.reporting()
 
 
 # -- the statements

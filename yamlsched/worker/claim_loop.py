@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from yamlsched.worker.worker import Worker
 
 ONE_SESSION_AFTER_SECONDS = 5.0  # without an attempt: it closes the others
-MAX_PAYLOAD_CHARS = 1 << 24
-"""Of runs that have not ended, estimated by the size of those claimed before."""
 NOT_HERE = AttemptEnd(
     EndKind.RELEASED,
     "its job is not in this queue of this host's file, or its entry there is not valid",
@@ -36,14 +34,13 @@ class ClaimBudget:
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits, self._started_at = limits, clock.now()
-        self._claimed_count = 0
-        self._typical_payload_chars = 0.0
+        self.claimed_count = 0
 
     @property
     def is_left(self) -> bool:
         """Whether neither the time nor the number of runs is used up."""
         max_runs = self._limits.max_runs
-        return self._seconds_left() > 0 and (max_runs is None or self._claimed_count < max_runs)
+        return self._seconds_left() > 0 and (max_runs is None or self.claimed_count < max_runs)
 
     def _seconds_left(self) -> float:
         max_time = self._limits.max_time
@@ -56,21 +53,13 @@ class ClaimBudget:
         left = self._seconds_left()
         return [job for job, timeout in scope.timeouts if timeout > left]
 
-    def note_claimed(self, runs: Sequence[ClaimedRun]) -> None:
-        """Count ``runs``, of which there is one at least."""
-        self._claimed_count += len(runs)
-        chars = sum([len(run.payload) for run in runs]) / len(runs)
-        self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
-
     def room(self, capacity: Capacity) -> int:
-        """Return how many more runs to claim for an executor with this ``capacity``."""
-        payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
-        total = min(capacity.total, max(capacity.parallel, payloads))
-        room = total - capacity.held
-        if 2 * room < total - capacity.parallel:
+        """Return how many more runs to claim for a pool with this ``capacity``."""
+        room = capacity.total - capacity.held
+        if 2 * room < capacity.total - capacity.parallel:
             return 0  # there is enough to do: a claim of a few runs costs more than it gains
         max_runs = self._limits.max_runs
-        return room if max_runs is None else min(room, max_runs - self._claimed_count)
+        return room if max_runs is None else min(room, max_runs - self.claimed_count)
 
 
 async def claim_continually(worker: Worker) -> None:
@@ -140,7 +129,7 @@ async def _claim(worker: Worker, claims: Claims, limit: int) -> None:
         claims.lose(runs)
     elif runs:
         worker.report.note_claimed(runs)
-        worker.budget.note_claimed(runs)
+        worker.budget.claimed_count += len(runs)
         _submit(worker, claims.queue, runs, sent_at)
     worker.release_idle_capacity()
     await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import psycopg
@@ -19,36 +19,11 @@ from yamlsched.db.query import AsyncConnection, execute
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Keep, Status, last_bytes, storable
 from yamlsched.worker import clock, statements
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.queues import Queues
 from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
 MAX_OUTPUT_BYTES = 8_192
 TIMEOUT_SECONDS = 10.0
-
-
-class ProgressWriter:
-    """Writes what is new of the progress of ``attempts``, the set of all that are held, which
-    changes in between.
-    """
-
-    def __init__(self, attempts: Collection[Attempt]) -> None:
-        self._attempts = attempts
-        self._next_at = 0.0
-
-    def is_due(self) -> bool:
-        """Return whether there is something to write, and the last time was a second ago."""
-        return clock.now() >= self._next_at and bool(self._reporting())
-
-    def _reporting(self) -> list[Attempt]:
-        """Return attempts that are executing: the last progress is written with the outcome."""
-        return [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
-
-    async def write(self, session: WorkerSession) -> None:
-        """Write it. What the server does not take is written the next time, or with the outcome."""
-        self._next_at = clock.now() + INTERVAL_SECONDS
-        with contextlib.suppress(Unanswered, psycopg.OperationalError):
-            await session.run(partial(_write, attempts=self._reporting()), TIMEOUT_SECONDS)
 
 
 async def write_last_progress(connection: AsyncConnection, attempts: Iterable[Attempt]) -> None:
@@ -79,39 +54,23 @@ def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
     ]
 
 
-class LiveOutput:
-    """Writes what is new of the output of attempts. ``redact`` removes secrets from a string."""
+def note_output(attempt: Attempt, redact: Callable[[str], str]) -> bool:
+    """Set the last whole lines of its output, and return whether they are new.
 
-    def __init__(self, redact: Callable[[str], str]) -> None:
-        self._redact = redact
-
-    async def write(self, session: WorkerSession, attempts: Iterable[Attempt]) -> None:
-        """Write the output of ``attempts``, whose leases were renewed. What the server does not
-        take is left out.
-        """
-        if changed := list(filter(self._note_change, attempts)):
-            with contextlib.suppress(Unanswered, psycopg.Error):
-                await session.run(partial(_write_outputs, changed), TIMEOUT_SECONDS)
-
-    def _note_change(self, attempt: Attempt) -> bool:
-        """Set the last whole lines of its output, and return whether they are new.
-
-        In a line that has not ended, a secret may be cut, and would not be found.
-        """
-        may_print = (
-            attempt.took is None
-            and not attempt.is_lost
-            and attempt.job.output.keep is not Keep.NEVER
-        )
-        if attempt.output is None or not may_print:
-            return False
-        content, total = attempt.output.tail()
-        whole = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
-        text = storable(self._redact(whole.decode("utf-8", "replace")))
-        kept, _ = last_bytes(text, MAX_OUTPUT_BYTES)
-        omitted_bytes = max(0, total - len(content) + len(whole) - len(kept.encode()))
-        before, attempt.live_output = attempt.live_output, (kept, omitted_bytes)
-        return bool(kept) and before != attempt.live_output
+    In a line that has not ended, a secret may be cut, and would not be found.
+    """
+    may_print = (
+        attempt.took is None and not attempt.is_lost and attempt.job.output.keep is not Keep.NEVER
+    )
+    if attempt.output is None or not may_print:
+        return False
+    content, total = attempt.output.tail()
+    whole = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
+    text = storable(redact(whole.decode("utf-8", "replace")))
+    kept, _ = last_bytes(text, MAX_OUTPUT_BYTES)
+    omitted_bytes = max(0, total - len(content) + len(whole) - len(kept.encode()))
+    before, attempt.live_output = attempt.live_output, (kept, omitted_bytes)
+    return bool(kept) and before != attempt.live_output
 
 
 async def _write_outputs(attempts: list[Attempt], connection: AsyncConnection) -> None:
@@ -156,12 +115,12 @@ class Leases:
         self,
         session: WorkerSession,
         attempts: set[Attempt],
-        executors: Queues,
+        stop: Callable[[list[Attempt], float], None],
         redact: Callable[[str], str],
     ) -> None:
-        self._session, self._attempts, self._executors = session, attempts, executors
-        self._live_output = LiveOutput(redact)
-        self._progress = ProgressWriter(attempts)
+        self._session, self._attempts, self._stop_executing = session, attempts, stop
+        self._redact = redact
+        self._progress_at = 0.0  # when new progress is written next
         self._is_due = asyncio.Event()
 
     async def renew_due(self) -> None:
@@ -185,8 +144,8 @@ class Leases:
                     due[attempt.run.id] = attempt
             if due:
                 await self._renew(due, now)
-            if self._progress.is_due():
-                await self._progress.write(self._session)
+            if self.reporting():
+                await self.write_progress()
 
     async def _renew(self, due: dict[int, Attempt], sent_at: float) -> None:
         async def renew(connection: AsyncConnection) -> tuple[set[int], dict[int, str]]:
@@ -211,7 +170,7 @@ class Leases:
             is_lost = owner in (statements.LOST, Status.CANCELLED) or is_retried
             if is_lost and attempt in self._attempts:
                 self._lose(attempt, Status.CANCELLED if is_retried else owner)
-        await self._live_output.write(self._session, [due[run_id] for run_id in renewed])
+        await self._write_outputs([due[run_id] for run_id in renewed])
 
     def check(self) -> None:
         """Stop attempts that are about to outlive their leases, and have those renewed that are
@@ -231,8 +190,32 @@ class Leases:
                     UNRENEWED,
                     max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS),
                 )
-        if due or self._progress.is_due():
+        if due or self.reporting():
             self._is_due.set()
+
+    def reporting(self) -> list[Attempt]:
+        """Return executing attempts with new progress, once a second. The last progress is written
+        with the outcome.
+        """
+        if clock.now() < self._progress_at:
+            return []
+        return [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
+
+    async def write_progress(self) -> None:
+        """Write new progress. What the server does not take is written the next time, or with the
+        outcome.
+        """
+        attempts, self._progress_at = self.reporting(), clock.now() + INTERVAL_SECONDS
+        with contextlib.suppress(Unanswered, psycopg.OperationalError):
+            await self._session.run(partial(_write, attempts=attempts), TIMEOUT_SECONDS)
+
+    async def _write_outputs(self, attempts: Iterable[Attempt]) -> None:
+        """Write what is new of the output of ``attempts``, whose leases were renewed. What the
+        server does not take is left out.
+        """
+        if changed := [each for each in attempts if note_output(each, self._redact)]:
+            with contextlib.suppress(Unanswered, psycopg.Error):
+                await self._session.run(partial(_write_outputs, changed), TIMEOUT_SECONDS)
 
     def _lose(self, attempt: Attempt, why: str) -> None:
         if attempt.mark_lost(why):
@@ -244,7 +227,7 @@ class Leases:
 
     def _stop(self, attempt: Attempt, end: AttemptEnd, grace: float) -> None:
         attempt.stopped, attempt.has_lost_lease = attempt.stopped or end, True
-        self._executors.stop([attempt], grace)
+        self._stop_executing([attempt], grace)
 
 
 def _is_renewal_due(attempt: Attempt, now: float) -> bool:

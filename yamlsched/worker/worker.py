@@ -106,7 +106,7 @@ class Worker:
         self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts, is_continuous)
         self._learn_secrets()
         self.outcomes = Outcomes(sessions.write, namespace, events, redact=self.redact)
-        self.leases = Leases(sessions.lease, self.attempts, self.queues, redact=self.redact)
+        self.leases = Leases(sessions.lease, self.attempts, self.queues.stop, redact=self.redact)
 
     def _learn_secrets(self) -> None:
         """Mask the values of this process's secret variables, also those that the file
@@ -154,7 +154,7 @@ class Worker:
                 if attempt.is_lost:
                     self.queues.poll_now()
                     return
-                self.report.note_outcome(attempt, pending.end, pending.outcome, pending.run_at)
+                self.report.note_outcome(pending)
                 if claims := self.queues.claims_of(attempt):
                     claims.note_outcome(pending.outcome, pending.end.kind is EndKind.RELEASED)
                 self.queues.poll_after([attempt])

@@ -88,11 +88,8 @@ def test_of_two_claims_of_one_run_by_the_same_worker_the_earlier_one_is_lost(att
     )
     stopped: list[Attempt] = []
 
-    class Recorder:
-        """An executor that notes what it is to stop."""
-
-        def stop(self, attempts: list[Attempt], grace: float) -> None:
-            stopped.extend(attempts)
+    def stop(attempts: list[Attempt], grace: float) -> None:
+        stopped.extend(attempts)
 
     class Silence:
         """A session whose server does not answer."""
@@ -103,8 +100,7 @@ def test_of_two_claims_of_one_run_by_the_same_worker_the_earlier_one_is_lost(att
     # when the worker renews both leases
     async def renew() -> None:
         silence: Any = Silence()
-        executor: Any = Recorder()
-        leases = Leases(silence, {later, earlier}, executor, str)
+        leases = Leases(silence, {later, earlier}, stop, str)
         leases.check()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leases.renew_due(), 0.1)
@@ -140,8 +136,7 @@ def test_a_short_lease_does_not_cost_others_theirs_when_the_server_answers_slowl
     # when the worker renews both, then it has waited for the answer
     async def renew() -> None:
         session: Any = SlowSession()
-        executors: Any = None
-        leases = Leases(session, set(attempts), executors, str)
+        leases = Leases(session, set(attempts), lambda attempts, grace: None, str)
         renewing = asyncio.create_task(leases.renew_due())
         while attempts[1].lease_ends_at == now + 60:
             leases.check()
