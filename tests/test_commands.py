@@ -27,9 +27,8 @@ from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.commands import directory_obstacle, program_obstacle
 from yamlsched.schedule.job import ExitCodes, Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt, Workload
+from yamlsched.worker.attempt import Attempt, Ended, EventQueue, Succeeded, Workload
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.executor import Ended, EventQueue, Succeeded
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import ConcurrencyPermits
 

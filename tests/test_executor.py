@@ -12,10 +12,18 @@ import psycopg
 from support.rows import a_job
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.schedule.job import Job, Mode, Queue
-from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
+from yamlsched.worker.attempt import (
+    Attempt,
+    Capacity,
+    Ended,
+    EventQueue,
+    ReturnedUnstarted,
+    Succeeded,
+    WorkerLimits,
+    Workload,
+)
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import Claims
-from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.queues import Queues
 from yamlsched.worker.worker import Worker

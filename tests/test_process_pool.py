@@ -9,9 +9,15 @@ from typing import Any
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt, Workload
+from yamlsched.worker.attempt import (
+    Attempt,
+    Ended,
+    EventQueue,
+    ReturnedUnstarted,
+    Succeeded,
+    Workload,
+)
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.executor import Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import ConcurrencyPermits
 

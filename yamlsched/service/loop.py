@@ -43,7 +43,7 @@ from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import account_for_due_slots
 from yamlsched.worker import clock, companions
-from yamlsched.worker.executor import wait
+from yamlsched.worker.attempt import wait
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
 

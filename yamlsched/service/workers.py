@@ -21,9 +21,8 @@ from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
 from yamlsched.worker import claiming, startable
 from yamlsched.worker import registration as registrations
-from yamlsched.worker.attempt import Workload
+from yamlsched.worker.attempt import EventQueue, Workload
 from yamlsched.worker.claiming import ClaimScope
-from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
 from yamlsched.worker.registration import Registration, WorkerName, own_id

@@ -12,10 +12,9 @@ from yamlsched import log
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import STOPPED, Attempt, WorkerLimits
+from yamlsched.worker.attempt import STOPPED, Attempt, Capacity, WorkerLimits, wait
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
-from yamlsched.worker.executor import Capacity, wait
 
 if TYPE_CHECKING:
     from yamlsched.worker.worker import Worker

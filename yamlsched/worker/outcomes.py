@@ -27,8 +27,7 @@ from yamlsched.runs.lifecycle import (
     after_attempt,
 )
 from yamlsched.worker import clock, leases, statements
-from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executor import EventQueue
+from yamlsched.worker.attempt import Attempt, EventQueue
 from yamlsched.worker.sessions import Unanswered, WorkerSession
 
 MAX_BATCH = 1_000  # outcomes in one statement

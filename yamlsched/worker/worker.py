@@ -22,16 +22,19 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.schedule.job import Queue
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import STOPPED, Attempt, WorkerLimits, Workload
-from yamlsched.worker.claim_loop import ClaimBudget, claim_continually
-from yamlsched.worker.claims import Claims, Upkeep
-from yamlsched.worker.executor import (
+from yamlsched.worker.attempt import (
+    STOPPED,
+    Attempt,
     Ended,
     EventQueue,
     Failed,
     ReturnedUnstarted,
     Succeeded,
+    WorkerLimits,
+    Workload,
 )
+from yamlsched.worker.claim_loop import ClaimBudget, claim_continually
+from yamlsched.worker.claims import Claims, Upkeep
 from yamlsched.worker.forking import (
     WORKER_SIGNALS,
     accept_signals,

@@ -17,8 +17,7 @@ from support.project import Project, a_project, until
 from support.rows import a_job
 from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, Keep, Status
 from yamlsched.schedule.job import Job, Output
-from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executor import EventQueue
+from yamlsched.worker.attempt import Attempt, EventQueue
 from yamlsched.worker.outcomes import (
     MAX_SUCCESS_BATCH,
     MAX_UNWRITTEN_CHARS,

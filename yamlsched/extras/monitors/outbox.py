@@ -26,7 +26,7 @@ from yamlsched.plugins import WorkerTask
 from yamlsched.runs.lifecycle import ClaimedRun, Status
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.executor import wait
+from yamlsched.worker.attempt import wait
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
 

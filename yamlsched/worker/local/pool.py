@@ -20,14 +20,16 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import with_last_lines
 from yamlsched.runs.lifecycle import WORKER_DIED, AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt, Kind, Workload
-from yamlsched.worker.executor import (
+from yamlsched.worker.attempt import (
+    Attempt,
     Capacity,
     Ended,
     EventQueue,
     Failed,
+    Kind,
     ReturnedUnstarted,
     Succeeded,
+    Workload,
 )
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.child import ChildHandle
