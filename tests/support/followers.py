@@ -92,7 +92,7 @@ class World:
             for job, count in (enqueued or {}).items()
         ]
         writing = (
-            store.finish_with(self.connection, "default", run, outcome, batches)
+            store.finish(self.connection, "default", [(run, outcome)], enqueued=batches)
             if batches
             else store.finish(self.connection, "default", [(run, outcome)], now=self.now)
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -12,8 +10,7 @@ from yamlsched import log
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import STOPPED, Attempt, Capacity, WorkerLimits, wait
-from yamlsched.worker.claiming import ClaimScope
+from yamlsched.worker.attempt import STOPPED, Attempt, wait
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
 
 if TYPE_CHECKING:
@@ -26,39 +23,6 @@ NOT_HERE = AttemptEnd(
     delay=timedelta(seconds=10),
 )
 """The end of an attempt that is left to other hosts: the file in use is another one."""
-
-
-class ClaimBudget:
-    """What a worker has claimed, and what its limits leave. Time counts from when it is created."""
-
-    def __init__(self, limits: WorkerLimits) -> None:
-        self._limits, self._started_at = limits, clock.now()
-        self.claimed_count = 0
-
-    @property
-    def is_left(self) -> bool:
-        """Whether neither the time nor the number of runs is used up."""
-        max_runs = self._limits.max_runs
-        return self._seconds_left() > 0 and (max_runs is None or self.claimed_count < max_runs)
-
-    def _seconds_left(self) -> float:
-        max_time = self._limits.max_time
-        if max_time is None:
-            return math.inf
-        return self._started_at + max_time.total_seconds() - clock.now()
-
-    def too_long(self, scope: ClaimScope) -> Collection[int]:
-        """Return the jobs whose ``timeout`` is longer than the time that is left."""
-        left = self._seconds_left()
-        return [job for job, timeout in scope.timeouts if timeout > left]
-
-    def room(self, capacity: Capacity) -> int:
-        """Return how many more runs to claim for a pool with this ``capacity``."""
-        room = capacity.total - capacity.held
-        if 2 * room < capacity.total - capacity.parallel:
-            return 0  # there is enough to do: a claim of a few runs costs more than it gains
-        max_runs = self._limits.max_runs
-        return room if max_runs is None else min(room, max_runs - self.claimed_count)
 
 
 async def claim_continually(worker: Worker) -> None:
@@ -113,7 +77,11 @@ def _room(worker: Worker, claims: Claims) -> int:
         # other ticks of this host have all permits, and do what is due
         claims.is_exhausted, claims.look_at = True, clock.now() + POLL_INTERVAL_SECONDS
         return 0
-    room = worker.budget.room(capacity)
+    room = capacity.total - capacity.held
+    if 2 * room < capacity.total - capacity.parallel:
+        return 0  # there is enough to do: a claim of a few runs costs more than it gains
+    if worker.limits.max_runs is not None:
+        room = min(room, worker.limits.max_runs - worker.claimed_count)
     if (concurrency := claims.rules.concurrency) is None:
         return room
     executing = [held for held in worker.attempts if held.queue == claims.queue]
@@ -122,13 +90,14 @@ def _room(worker: Worker, claims: Claims) -> int:
 
 async def _claim(worker: Worker, claims: Claims, limit: int) -> None:
     scope, sent_at = worker.workload.scope, clock.now()
-    skipped = worker.budget.too_long(scope) if worker.is_continuous else ()
+    left = worker.seconds_left()
+    skipped = [job for job, timeout in scope.timeouts if timeout > left]
     runs = await claims.claim(limit, scope, skipped)
     if runs and not await worker.sessions.open():
         claims.lose(runs)
     elif runs:
         worker.report.note_claimed(runs)
-        worker.budget.claimed_count += len(runs)
+        worker.claimed_count += len(runs)
         _submit(worker, claims.queue, runs, sent_at)
     worker.release_idle_capacity()
     await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent

@@ -188,12 +188,11 @@ class Outcomes:
         itself: one that cannot be written must not block the others.
         """
         timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * _run_count(batch[0])
-        sent_at = clock.now()
         try:
             await self._session.run(partial(self._write_once, batch), timeout)
         except Unanswered as error:
             # the next attempt finds out what was written
-            if error.was_asked and clock.now() - sent_at >= timeout:
+            if error.was_asked:
                 self._count_timeout(batch[0])
         except psycopg.Error as error:
             is_rejected = (error.sqlstate or "").startswith(REJECTED)
@@ -229,12 +228,9 @@ class Outcomes:
         attempts = [pending.attempt for pending in batch]
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         await leases.write_last_progress(connection, attempts)
-        if enqueued := batch[0].end.enqueued:
-            written = await statements.finish_with(
-                connection, self._namespace, *outcomes[0], enqueued
-            )
-        else:
-            written = await statements.finish(connection, self._namespace, outcomes)
+        written = await statements.finish(
+            connection, self._namespace, outcomes, enqueued=batch[0].end.enqueued
+        )
         dead = [
             pending.attempt.run.id
             for pending in batch
@@ -261,13 +257,7 @@ class Outcomes:
         """
         if owner == Status.SUCCEEDED:
             # by its own transaction, or by a commit whose answer was lost
-            before = pending.outcome
-            pending.outcome = Outcome(
-                Status.SUCCEEDED,
-                output=before.output,
-                omitted_bytes=before.omitted_bytes,
-                usage=before.usage,
-            )
+            pending.outcome = pending.outcome._replace(status=Status.SUCCEEDED)
             pending.end = AttemptEnd(EndKind.COMMITTED)
         elif owner == pending.outcome.status:
             self._finish(pending)  # written before, by a commit whose answer was lost

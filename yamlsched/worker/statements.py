@@ -188,15 +188,24 @@ async def finish(
     namespace: str,
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
     now: datetime | None = None,
+    enqueued: Sequence[EnqueueBatch] = (),
 ) -> dict[int, datetime | None]:
     """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of
     those not final.
 
-    Their permits are returned in the same transaction.
+    Their permits are returned in the same transaction. What the handler of the only run has
+    ``enqueued`` is written with its outcome, or neither is if the run is not ours. It comes first:
+    until the outcome the row is not locked, and its lease is renewed however long that takes.
     """
+    if not outcomes:
+        return {}
     parameters = {**outcome_parameters(outcomes), "now": now}
     async with connection.transaction():
+        for part in fan_out(namespace, outcomes[0][0].id, enqueued):
+            await execute(connection, "enqueue.enqueue_many", **part)
         rows = await rows_of(connection, "finish", parameters)
+        if enqueued and not rows:
+            raise psycopg.Rollback
         reported = [row.id for row in rows if row.is_reported]
         await release(connection, namespace, [row.id for row in rows], now, reported)
     return {row.id: row.run_at for row in rows}
@@ -244,28 +253,6 @@ async def keep_outputs(
 async def listen(connection: AsyncConnection) -> None:
     """Subscribe the session to notifications about new runs."""
     await execute(connection, "runs.listen")
-
-
-async def finish_with(
-    connection: AsyncConnection,
-    namespace: str,
-    run: ClaimedRun,
-    outcome: Outcome,
-    enqueued: Sequence[EnqueueBatch],
-) -> dict[int, datetime | None]:
-    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the
-    run is not ours.
-
-    The outcome comes last: until then the row is not locked, and its lease is renewed however long
-    the rest takes. Returns what ``finish`` does.
-    """
-    async with connection.transaction():
-        for parameters in fan_out(namespace, run.id, enqueued):
-            await execute(connection, "enqueue.enqueue_many", **parameters)
-        written = await finish(connection, namespace, [(run, outcome)])
-        if not written:
-            raise psycopg.Rollback
-    return written
 
 
 async def report_progress(

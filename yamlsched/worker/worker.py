@@ -9,6 +9,7 @@ claim (claim_loop.py), renew leases (leases.py) and write outcomes (outcomes.py)
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Callable, Coroutine
@@ -33,7 +34,7 @@ from yamlsched.worker.attempt import (
     WorkerLimits,
     Workload,
 )
-from yamlsched.worker.claim_loop import ClaimBudget, claim_continually
+from yamlsched.worker.claim_loop import claim_continually
 from yamlsched.worker.claims import Claims, Upkeep
 from yamlsched.worker.forking import (
     WORKER_SIGNALS,
@@ -81,7 +82,8 @@ class Worker:
     ) -> None:
         self.workload, self.events = workload, events
         self.registration = registration
-        self.limits, self.budget, self.is_continuous = limits, ClaimBudget(limits), is_continuous
+        self.limits, self.is_continuous = limits, is_continuous
+        self.claimed_count, self._started_at = 0, clock.now()
         self.report = RunReport()
         self.attempts: set[Attempt] = set()  # from claim to outcome
         self.stopped_at: float | None = None  # when it was asked to stop
@@ -179,8 +181,17 @@ class Worker:
     def is_within_limits(self) -> bool:
         idle_exit = self.limits.idle_exit
         has_idled = idle_exit is not None and self.is_idle_for(idle_exit.total_seconds())
-        is_left = self.budget.is_left and not has_idled
-        return self.stopped_at is None and is_left and not self._is_outdated
+        max_runs = self.limits.max_runs
+        is_used_up = max_runs is not None and self.claimed_count >= max_runs
+        is_over = has_idled or is_used_up or self.seconds_left() <= 0
+        return self.stopped_at is None and not is_over and not self._is_outdated
+
+    def seconds_left(self) -> float:
+        """Return for how long it claims."""
+        max_time = self.limits.max_time
+        if max_time is None:
+            return math.inf
+        return self._started_at + max_time.total_seconds() - clock.now()
 
     def has_moved(self) -> bool:
         """Return whether a link of the file's path was switched since it was last read. Then

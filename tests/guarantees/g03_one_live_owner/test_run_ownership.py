@@ -813,7 +813,7 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(
     enqueued = [EnqueueBatch("purge", ['{"n": 1}', '{"n": 2}'], ["purge:a", "purge:b"], None, None)]
 
     async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
-        return await store.finish_with(connection, "default", held, SUCCESS, enqueued)
+        return await store.finish(connection, "default", [(held, SUCCESS)], enqueued=enqueued)
 
     assert ask(finish, held=run._replace(locked_by="B")) == {}
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 1  # type: ignore[union-attr]
