@@ -113,6 +113,19 @@ select yamlsched.move_runs(array(
     from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
     where d.id = any (%(ids)s::bigint[]) and w.finished_at is null and w.queue <> d.queue));
 
+-- name: apply_priority
+-- Before the definitions are written: what waits of jobs follows an edit of their priority, but not
+-- what was enqueued with another one.
+with waiting as materialized (
+    select w.id, e.priority
+    from unnest(%(ids)s::bigint[], %(priorities)s::smallint[]) as e (id, priority)
+    join yamlsched.job_definitions d on d.id = e.id and d.priority <> e.priority
+    join yamlsched.job_runs w on w.definition_id = d.id
+    where w.priority = d.priority and w.finished_at is null and w.locked_until is null
+    for no key update of w skip locked
+)
+update yamlsched.job_runs r set priority = w.priority from waiting w where r.id = w.id;
+
 -- name: leave_gates
 -- What waits at a gate at which it does not stand any more looks again; see the function.
 select yamlsched.leave_gates(%(namespace)s, %(ids)s::bigint[], %(now)s::timestamptz);

@@ -168,22 +168,23 @@ def test_an_unknown_priority_is_rejected_before_anything_is_written(db: Db) -> N
     assert db.execute("select from yamlsched.job_runs").fetchall() == []
 
 
-def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_keeps_its_own(
+def test_what_waits_follows_an_edit_of_its_jobs_priority_but_not_what_has_one_of_its_own(
     db: Db,
 ) -> None:
     hourly, noon = {"cron": "0 * * * *", "overlap": "allow"}, at("2026-01-14 12:00")
     sync(db, a_file(x={**hourly, "priority": "low"}), noon)
     sync(db, a_file(x={**hourly, "priority": "low"}), noon + HOUR)
+    yamlsched.enqueue(db, "x", priority="normal")
+    [job] = db.execute("select id from yamlsched.job_definitions").fetchone()
+    a_run(db, job, "running", priority=3, locked_until="(now() + interval '1 hour')", attempts=1)
+    dead = a_run(db, job, "dead", priority=3)
     sync_by_hand(db, a_file(x={**hourly, "priority": "high"}), noon + HOUR)
     sync(db, a_file(x={**hourly, "priority": "high"}), noon + 2 * HOUR)
 
     runs = db.execute("select id, priority from yamlsched.job_runs order by id").fetchall()
-    assert [run.priority for run in runs] == [3, 1]
-    db.execute(
-        "update yamlsched.job_runs set status = 'dead', dead_at = now(), finished_at = now()"
-    )
-    assert all(result.changed for result in run_actions.retry(db, [run.id for run in runs], "ann"))
-    assert [run_row(db, run.id).priority for run in runs] == [3, 1]
+    assert [run.priority for run in runs] == [1, 2, 3, 3, 1]
+    assert [r.changed for r in run_actions.retry(db, [dead], "ann")] == [True]
+    assert run_row(db, dead).priority == 3
 
 
 def test_a_hook_has_the_priority_of_its_own_job(db: Db, dsn: str) -> None:

@@ -76,6 +76,9 @@ def _write_definitions(
     at = dict.fromkeys(times, now.isoformat())
     common = {"namespace": namespace, "retired_at": None, "next_slot_at": None, **at}
     names = [d.job_type for d in differences if d.change != "retired"]
+    known = [d for d in differences if d.id is not None and d.change != "retired"]
+    ids, priorities = [d.id for d in known], [int(jobs[d.job_type].priority) for d in known]
+    execute(connection, "definitions.apply_priority", ids=ids, priorities=priorities)
     if names:
         put = [DEFAULT_ROW | to_row(jobs[name]) | common for name in names]
         execute(connection, "definitions.put", jobs=Jsonb(put))
