@@ -68,6 +68,7 @@ SMALL = {
     "testing.py": "the import path of helpers for users' own tests",
     "web.py": "the import path yamlsched.web of applications that mount the page",
     "worker/clock.py": "the one clock of a worker",
+    "worker/local/usage.py": "what attempts use, as the child and its parent measure it",
 }
 """Why a module has under 40 lines. Verbs (cli, cli*.py, service) and __init__ need no reason."""
 

@@ -107,8 +107,7 @@ class Pool:
         """Note how long an attempt took. The average falls faster than it rises, so that a slow
         first run is soon forgotten.
         """
-        weight = 0.5 if seconds < self._seconds else 0.2
-        self._seconds += weight * (seconds - self._seconds)
+        self._seconds += (0.5 if seconds < self._seconds else 0.2) * (seconds - self._seconds)
 
     def _message_size(self) -> int:
         """Return how many runs that execute one after the other make one message."""
