@@ -180,7 +180,7 @@ where r.definition_id = d.id
 
 -- name: cancel_retired
 -- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by
--- then. One batch, in the order of definitions and runs, starting after `definition` and `id`.
+-- then. One batch, in the order of definitions and runs.
 -- Locked runs are left to the next batch, and those of a worker that died to `reclaim`.
 with clock as materialized (
     select :now as now
@@ -192,7 +192,6 @@ with clock as materialized (
         from yamlsched.job_runs w
         where w.definition_id = d.id
           and w.finished_at is null
-          and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
           and w.locked_until is null
         -- the order of job_runs_history: no sort, and no other job's runs are read
         order by w.finished_at, w.id
@@ -201,7 +200,6 @@ with clock as materialized (
     ) r
     where d.namespace = %(namespace)s
       and d.retired_at <= (select c.now from clock c) - interval '1 day'
-      and d.id >= %(definition)s::bigint
     order by d.id
     limit %(limit)s
 )
@@ -217,4 +215,4 @@ from undone u
 cross join clock c
 where r.id = u.id
   and r.id = any (array(select w.id from undone w))  -- or a plan might read the whole table
-returning r.id, r.definition_id, r.job_type;
+returning r.id, r.job_type;

@@ -622,7 +622,7 @@ def test_why_of_a_time_that_clocks_skip_is_about_the_slot_that_ran_after_the_gap
 
     assert code == 0
     assert out.startswith("x at 2026-03-29T01:00Z (Sun 2026-03-29 03:00 CEST), key x:2026-03-29\n")
-    assert err == "--at: clocks skip 02:30 on that date, so it is the end of the gap\n"
+    assert err == ""
 
 
 def test_why_without_a_time_names_the_next_slot_if_there_was_none(cli: Cli) -> None:

@@ -230,7 +230,7 @@ def test_of_a_check_that_does_not_end_the_first_1000_findings_are_reported(
     install(CHECK.replace(FINDS, f"while True:\n        {FINDS}"))
 
     assert cli("validate", "--format", "concise").out.count("ACME001") == 1_000
-    assert cli("sync").err.count("file.flagged") == 21
+    assert cli("sync").err.count("file.flagged") == 1_000
 
 
 CRASHES = {

@@ -68,17 +68,18 @@ def test_progress_is_shown_in_one_line(given: tuple[Any, ...], shown: str) -> No
 @pytest.mark.parametrize(
     "done, shown",
     [
-        (-1, "-1"),
-        (math.nan, "nan"),
-        (math.inf, "inf"),
-        (MAX_COUNT + 2, "9007199254740994"),
-        (10**400, "a value of type int"),
-        (-(10**5000), "a value of type int"),
-        (True, "True"),
-        ("12", "'12'"),
-        (None, "a value of type NoneType"),
-        (1j, "a value of type complex"),
-        (object(), "a value of type object"),
+        (-1, "-1 (int)"),
+        (math.nan, "nan (float)"),
+        (math.inf, "inf (float)"),
+        (2.0**60, "1.15292e+18 (float)"),
+        (10**400, "nan (int)"),
+        (-(10**5000), "nan (int)"),
+        (True, "nan (bool)"),
+        ("12", "nan (str)"),
+        (None, "nan (NoneType)"),
+        (1j, "nan (complex)"),
+        (object(), "nan (object)"),
+        ([1], "nan (list)"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -90,19 +91,10 @@ def test_what_is_not_a_count_is_refused(done: Any, shown: str) -> None:
     )
 
 
-@pytest.mark.parametrize("done", [(n for n in range(3)), [1], {1: 2}, range(3)])
-def test_a_generator_in_place_of_a_count_is_explained(done: Any) -> None:
-    with pytest.raises(
-        Refused,
-        match=r"not a value of type \w+\. Report from inside the loop: for done, item in enum",
-    ):
-        progress(done)
-
-
 def test_a_total_and_a_note_are_checked_as_well() -> None:
     with pytest.raises(Refused, match=r"total must be a number from 0 to .*, not nan"):
         progress(1, math.nan)
-    with pytest.raises(Refused, match="note must be a string, not 7"):
+    with pytest.raises(Refused, match="note must be a string, not int"):
         progress(1, 2, 7)
 
 
@@ -460,7 +452,7 @@ def test_a_report_that_has_no_meaning_fails_the_attempt(drained: tuple[Project, 
     assert (row.status, row.error_type) == ("dead", "Refused")
     assert (
         row.last_error
-        == "run.progress(): done must be a number from 0 to 9,007,199,254,740,992, not -1"
+        == "run.progress(): done must be a number from 0 to 9,007,199,254,740,992, not -1 (int)"
     )
 
 

@@ -150,62 +150,54 @@ def test_an_invalid_time_is_refused_with_what_to_write(text: str, message: str) 
 
 
 @pytest.mark.parametrize(
-    ("zone", "text", "meant", "remark"),
+    ("zone", "text", "meant"),
     [
-        ("Europe/Berlin", "2026-03-29T01:59", "2026-03-29T00:59Z", ""),
+        ("Europe/Berlin", "2026-03-29T01:59", "2026-03-29T00:59Z"),
         (
             "Europe/Berlin",
             "2026-03-29T02:00",
             "2026-03-29T01:00Z",
-            "clocks skip 02:00 on that date",
         ),
         (
             "Europe/Berlin",
             "2026-03-29T02:59:59",
             "2026-03-29T01:00Z",
-            "clocks skip 02:59 on that date",
         ),
-        ("Europe/Berlin", "2026-03-29T03:00", "2026-03-29T01:00Z", ""),
-        ("Europe/Berlin", "2026-10-25T01:59", "2026-10-24T23:59Z", ""),
+        ("Europe/Berlin", "2026-03-29T03:00", "2026-03-29T01:00Z"),
+        ("Europe/Berlin", "2026-10-25T01:59", "2026-10-24T23:59Z"),
         (
             "Europe/Berlin",
             "2026-10-25T02:00",
             "2026-10-25T00:00Z",
-            "the second is 2026-10-25T01:00Z",
         ),
         (
             "Europe/Berlin",
             "2026-10-25T02:59",
             "2026-10-25T00:59Z",
-            "the second is 2026-10-25T01:59Z",
         ),
-        ("Europe/Berlin", "2026-10-25T03:00", "2026-10-25T02:00Z", ""),
-        ("Europe/Berlin", "2026-10-25T02:30+01:00", "2026-10-25T01:30Z", ""),
+        ("Europe/Berlin", "2026-10-25T03:00", "2026-10-25T02:00Z"),
+        ("Europe/Berlin", "2026-10-25T02:30+01:00", "2026-10-25T01:30Z"),
         (
             "Australia/Lord_Howe",
             "2026-10-04T02:15",
             "2026-10-03T15:30Z",
-            "clocks skip 02:15 on that date",
         ),
-        ("Asia/Beirut", "2026-03-29", "2026-03-28T22:00Z", ""),  # the day begins at 01:00
+        ("Asia/Beirut", "2026-03-29", "2026-03-28T22:00Z"),  # the day begins at 01:00
         (
             "Pacific/Apia",
             "2011-12-30T12:00",
             "2011-12-30T10:00Z",
-            "clocks skip 12:00 on that date",
         ),  # all of it
     ],
 )
 def test_a_skipped_time_is_the_end_of_the_gap_and_a_repeated_time_the_first(
-    zone: str, text: str, meant: str, remark: str
+    zone: str, text: str, meant: str
 ) -> None:
     where, value = ZoneInfo(zone), times.parse(text)
 
     at = times.resolve(value, lambda: where, NOON, is_future=True)
 
     assert at == datetime.fromisoformat(meant)
-    assert remark in times.remark(value, at, where)
-    assert bool(times.remark(value, at, where)) == bool(remark)
 
 
 ZONES = st.sampled_from(
@@ -246,7 +238,6 @@ def test_a_local_time_is_read_back_from_the_wall_clock_unless_clocks_skip_it(
     if shown != local:
         # the end of a gap: a second before, the clock showed an earlier time than the one that was skipped
         assert (at - timedelta(seconds=1)).astimezone(zone).replace(tzinfo=None) < local
-        assert "skip" in times.remark(local, at, zone)
 
 
 @given(ZONES, INSTANTS, st.sampled_from(["today", "tomorrow", "yesterday"]))

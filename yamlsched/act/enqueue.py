@@ -131,4 +131,4 @@ def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[dateti
         raise Refused(
             f"{times.show(run_at, where)} has passed: write a later --at, or leave it out"
         )
-    return run_at, times.reading(at, run_at, where)
+    return run_at, times.show(run_at, where)

@@ -269,17 +269,15 @@ def _batches(
     archive: Archive | None,
 ) -> Iterator[None]:
     """Execute one batch at a time and add it to ``report``; yield after each."""
-    after = (0, 0)
-    while runs := definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS):
+    while runs := definitions.cancel_retired(connection, namespace, now, BATCH_ROWS):
         jobs = sorted({run.job_type for run in runs})
         log.warning(
             "runs.cancelled", jobs=names_for_log(jobs), runs=len(runs), reason="job retired"
         )
         report.cancelled += len(runs)
+        yield
         if len(runs) < BATCH_ROWS:
             break
-        after = (runs[-1].definition_id, runs[-1].id)
-        yield
     file, retention = _in_use(connection, namespace, now)
     before = {name: file.now - age for name, age in retention.ages().items()}
     for kind in ("runs", "keys", "effects"):

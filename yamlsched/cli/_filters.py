@@ -187,5 +187,5 @@ def resolve_time(
 def echo_reading(option: str, value: times.TimeInput, at: datetime, timezone: str) -> None:
     """Print how a local time was read, so that a mistake is seen."""
     if times.is_local(value):
-        read = times.reading(value, at, zone(timezone))
+        read = times.show(at, zone(timezone))
         click.echo(f"--{option} is read in {timezone}: {read}", err=True)

@@ -53,8 +53,6 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
     if isinstance(report, DayReport):
         settings.echo("\n".join(_day(report)), **vars(report))
         return 0
-    if note := times.remark(at, report.at, zone(definition.timezone)):
-        click.echo(f"--at: {note}", err=True)
     settings.echo("\n".join(_slot(report)), **vars(report))
     return 0
 

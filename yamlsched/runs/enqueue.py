@@ -179,7 +179,7 @@ def make_batch(
     priority: PriorityName | None = None,
 ) -> EnqueueBatch:
     """Validate what can be validated without the database. Raises Refused for the first error."""
-    _check_name("job", job)
+    _check_string("job", job)
     encoded = [encode_payload(job, payload) for payload in payloads]
     names: list[Key] = [None] * len(encoded) if keys is None else list(keys)
     if len(names) != len(encoded):
@@ -219,18 +219,12 @@ def encode_payload(job: str, payload: Payload) -> str:
 
 
 def _check_key(key: str) -> None:
-    if not isinstance(key, str):
-        raise Refused(f"the key {key!r} is of type {type(key).__name__}: pass a string")
-    if not key:
+    _check_string("key", key)
+    if not 1 <= len(key) <= MAX_KEY_CHARS:
         raise Refused(
-            "an idempotency key cannot be empty: leave it out (None) for a run without a key"
+            f"the key has {len(key)} characters: pass 1 to {MAX_KEY_CHARS}, or None for a run"
+            " without a key"
         )
-    if len(key) > MAX_KEY_CHARS:
-        raise Refused(
-            f"an idempotency key has {len(key)} characters, over the limit of {MAX_KEY_CHARS}"
-        )
-    if problem := string_problem(key):
-        raise Refused(f"an idempotency key {problem}")
     if RESERVED_KEY.fullmatch(key):
         job = key.partition(":")[0]
         raise Refused(
@@ -238,13 +232,11 @@ def _check_key(key: str) -> None:
         )
 
 
-def _check_name(what: str, name: str) -> None:
-    if not isinstance(name, str):
-        raise Refused(
-            f"the {what} {name!r} is of type {type(name).__name__}: pass its name as a string"
-        )
-    if problem := string_problem(name):
-        raise Refused(f"the name of the {what} {problem}")
+def _check_string(what: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise Refused(f"the {what} {text!r} is of type {type(text).__name__}: pass a string")
+    if problem := string_problem(text):
+        raise Refused(f"the {what} {problem}")
 
 
 def _instant(run_at: RunAt, delay: Delay) -> str | None:
@@ -255,16 +247,10 @@ def _instant(run_at: RunAt, delay: Delay) -> str | None:
         return None
     if delay is not None:
         raise Refused(f"run_at {run_at} and delay {delay} were both passed: pass one of them")
-    if isinstance(run_at, timedelta):
-        raise Refused(f"run_at {run_at} is a timedelta: pass it as delay")
-    if not isinstance(run_at, datetime):
+    if not isinstance(run_at, datetime) or run_at.utcoffset() is None:
         raise Refused(
-            f"run_at {run_at!r:.100} is not a datetime (got a {type(run_at).__name__}): pass an"
-            ' aware datetime, or a delay such as delay="5m"'
-        )
-    if run_at.utcoffset() is None:
-        raise Refused(
-            f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)"
+            f"run_at {run_at!r:.100} is not a datetime with a time zone: write for example"
+            ' datetime.now(UTC), or pass a delay such as delay="5m"'
         )
     return run_at.isoformat()
 
@@ -280,18 +266,16 @@ def _seconds(delay: Delay) -> float | None:
             delay = durations.parse(delay)
         except ValueError as error:
             raise Refused(f"delay: {error}") from error
-    if not isinstance(delay, timedelta):
+    if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= MAX_DELAY:
         raise Refused(
-            f'delay {delay!r:.100} is not a duration: pass a timedelta, or a string such as "90s"'
-            ' or "5m"'
+            f"delay {delay!r:.100} is not valid: pass a timedelta, or a string such as"
+            ' "90s" or "5m", of at most 100 years'
         )
-    if not timedelta(0) <= delay <= MAX_DELAY:
-        raise Refused(f"delay {delay} is out of range: pass one between 0 and 100 years")
     return delay.total_seconds()
 
 
 def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:
-    _check_name("namespace", namespace)
+    _check_string("namespace", namespace)
     keys = batch.keys if any(key is not None for key in batch.keys) else None
     return {**batch._asdict(), "keys": keys, "namespace": namespace, "parent_id": None}
 

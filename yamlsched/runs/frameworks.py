@@ -51,12 +51,12 @@ def driver_connection(connection: Any) -> Any:
         return connection
     if _is_from("django", connection) and hasattr(connection, "ensure_connection"):
         connection.ensure_connection()
-        return _psycopg(connection.connection, "Django")
+        return _psycopg(connection.connection)
     if _is_from("sqlalchemy", connection):
         if hasattr(connection, "sync_session") or hasattr(connection, "sync_connection"):
             return _async_sqlalchemy_connection(connection)
-        return _psycopg(_sqlalchemy_connection(connection), "SQLAlchemy")
-    return _psycopg(connection, "")
+        return _psycopg(_sqlalchemy_connection(connection))
+    return _psycopg(connection)
 
 
 def _is_from(package: str, connection: object) -> bool:
@@ -80,22 +80,18 @@ async def _async_sqlalchemy_connection(connection: Any) -> Any:
         connection = await connection.connection()
     elif not connection.in_transaction():
         await connection.begin()
-    return _psycopg((await connection.get_raw_connection()).driver_connection, "SQLAlchemy")
+    return _psycopg((await connection.get_raw_connection()).driver_connection)
 
 
-def _psycopg(connection: Any, framework: str) -> Any:
+def _psycopg(connection: Any) -> Any:
     if isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
         return connection
     kind = f"{type(connection).__module__}.{type(connection).__name__}"
-    remedy = "with another driver, execute select * from yamlsched.enqueue('a_job', '{...}')"
-    if framework == "SQLAlchemy":
-        remedy = (
-            "pass a session or a connection, use the driver postgresql+psycopg, or execute "
-            "text(\"select * from yamlsched.enqueue('a_job', '{...}')\")"
-        )
-    elif framework == "Django":
-        remedy = "use the engine django.db.backends.postgresql, in the database of the scheduler"
-    raise Refused(f"{kind} is not a connection of psycopg 3: {remedy}")
+    raise Refused(
+        f"{kind} is not a connection of psycopg 3: pass one, or a session or connection of Django"
+        " or SQLAlchemy with that driver (django.db.backends.postgresql, postgresql+psycopg). With"
+        " another driver, execute select * from yamlsched.enqueue('a_job', '{...}')"
+    )
 
 
 def close_stale_connections() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ def progress(done: Any, total: Any = None, note: Any = None) -> Progress:
     have no meaning.
     """
     if note is not None and not isinstance(note, str):
-        raise Refused(f"run.progress(): note must be a string, not {_describe(note)}")
+        raise Refused(f"run.progress(): note must be a string, not {type(note).__name__}")
     return Progress(
         _count("done", done),
         None if total is None else _count("total", total),
@@ -61,33 +62,16 @@ def progress(done: Any, total: Any = None, note: Any = None) -> Progress:
 
 def _count(name: str, value: Any) -> float:
     """Return ``value`` as a number. NumPy's numbers, Decimal and Fraction are numbers, too."""
-    if not isinstance(value, bool) and (
-        hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
-    ):
-        try:
+    number = math.nan
+    if not isinstance(value, (bool, str, bytes)):
+        with suppress(OverflowError, TypeError, ValueError):
             number = float(value)
-        except (OverflowError, TypeError, ValueError):
-            number = math.nan
-        if 0 <= number <= MAX_COUNT:
-            return number
-    hint = ""
-    if hasattr(type(value), "__iter__") and not isinstance(value, str):
-        hint = (
-            ". Report from inside the loop: for done, item in enumerate(items, 1): ...;"
-            " run.progress(done, total)"
-        )
+    if 0 <= number <= MAX_COUNT:
+        return number
     raise Refused(
-        f"run.progress(): {name} must be a number from 0 to {MAX_COUNT:,}, not"
-        f" {_describe(value)}{hint}"
+        f"run.progress(): {name} must be a number from 0 to {MAX_COUNT:,}, not {number:g}"
+        f" ({type(value).__name__})"
     )
-
-
-def _describe(value: Any) -> str:
-    """Return ``value`` for an error message, or its type if that may be long or fail."""
-    is_plain = isinstance(value, (bool, float, str)) or (
-        isinstance(value, int) and abs(value) < 10**30
-    )
-    return one_line(repr(value), 60) if is_plain else f"a value of type {type(value).__name__}"
 
 
 def _shown(number: float) -> str:

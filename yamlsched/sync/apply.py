@@ -35,8 +35,6 @@ from yamlsched.text import names_for_log
 
 LOCK_TIMEOUT_SECONDS = 5.0
 """How long a tick waits for a lock that applying a file needs; then the next tick tries again."""
-MAX_LOGGED_FINDINGS = 20
-"""Findings of plugins that are logged."""
 MANUAL_LOCK_TIMEOUT_SECONDS = 30.0
 """The same for ``yamlsched sync``."""
 
@@ -276,13 +274,10 @@ def _load(schedule: ScheduleFile) -> Loaded:
 
 def _log_findings(schedule: ScheduleFile, loaded: Loaded) -> None:
     """Log what plugins find. The file is applied all the same: other hosts may not have them."""
-    findings = checks.check_by_plugins(loaded)
-    for entry in findings[:MAX_LOGGED_FINDINGS]:
+    for entry in checks.check_by_plugins(loaded):
         place = {"file": schedule.path, "line": entry.line}
         remedy = entry.remedy or None
         log.warning("file.flagged", **place, code=entry.code, error=entry.message, remedy=remedy)
-    if (more := len(findings) - MAX_LOGGED_FINDINGS) > 0:
-        log.warning("file.flagged", file=schedule.path, more=more, see="yamlsched validate")
 
 
 def _report_left_out(

@@ -128,28 +128,11 @@ def limits(connection: Connection, namespace: str) -> dict[str, int]:
 
 
 def cancel_retired(
-    connection: Connection,
-    namespace: str,
-    now: datetime | None,
-    after: tuple[int, int] = (0, 0),
-    limit: int = 1_000,
+    connection: Connection, namespace: str, now: datetime | None, limit: int = 1_000
 ) -> list[Any]:
-    """Cancel a batch of what jobs retired a day ago have left undone; return the runs, by
-    definition and id.
-
-    ``after`` are definition and run with which the batch before ended.
-    """
-    definition, id = after
+    """Cancel a batch of what jobs retired a day ago have left undone; return the runs."""
+    values = {"namespace": namespace, "now": now}
     with connection.transaction():
-        runs = execute(
-            connection,
-            "definitions.cancel_retired",
-            namespace=namespace,
-            now=now,
-            definition=definition,
-            id=id,
-            limit=limit,
-        ).fetchall()
-        ids = [run.id for run in runs]
-        execute(connection, "runs.release", namespace=namespace, ids=ids, now=now, reported=[])
-    return sorted(runs, key=lambda run: (run.definition_id, run.id))
+        runs = execute(connection, "definitions.cancel_retired", **values, limit=limit).fetchall()
+        execute(connection, "runs.release", **values, ids=[run.id for run in runs], reported=[])
+    return runs

@@ -211,34 +211,3 @@ def _to_utc(instant: datetime, zone: tzinfo) -> datetime:
 def show(at: datetime, zone: ZoneInfo) -> str:
     """Return an instant in UTC and in local time, as answers show how a time was read."""
     return f"{short_utc(at)} ({local_time(at, zone)})"
-
-
-def reading(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
-    """Return ``at`` for people, as which ``value`` was read, and what a clock change did to it."""
-    note = remark(value, at, zone)
-    return show(at, zone) + (f"; {note}" if note else "")
-
-
-def remark(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
-    """Return how a clock change affects what ``value`` means, as a clause; "" if none does. ``at``
-    is what it means.
-    """
-    clock = (
-        value.clock
-        if isinstance(value, NamedDay)
-        else value.time()
-        if isinstance(value, datetime)
-        else value
-    )
-    if not isinstance(clock, time) or not is_local(value):
-        return ""
-    local = at.astimezone(zone)
-    if local.time() != clock:
-        return f"clocks skip {clock:%H:%M} on that date, so it is the end of the gap"
-    second = local.replace(fold=1).astimezone(UTC)
-    if second == at:
-        return ""
-    return (
-        f"clocks show {clock:%H:%M} twice on that date, and this is the first time; the second is"
-        f" {short_utc(second)}"
-    )

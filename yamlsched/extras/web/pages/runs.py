@@ -197,7 +197,7 @@ def _instant(visit: Visit, name: str, timezone: str, notes: list[str]) -> dateti
     except (ValueError, OverflowError) as error:
         raise BadRequest(sentence(str(error))) from None
     if times.is_local(value):
-        read = times.reading(value, at, where)
+        read = times.show(at, where)
         notes.append(f"{name.capitalize()} is read in {timezone}: {read}.")
     return at
 

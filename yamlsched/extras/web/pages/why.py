@@ -16,8 +16,6 @@ from yamlsched.extras.web.pages.report import NotRun, not_run
 from yamlsched.extras.web.visit import BadRequest, Page, Visit
 from yamlsched.sync import definitions
 from yamlsched.sync.definitions import Definition
-from yamlsched.timetable import times
-from yamlsched.timetable.zones import zone
 
 DAY = timedelta(days=1)
 
@@ -45,7 +43,6 @@ class Why:
     at: str = ""
     answers: Sequence[Answer] = ()
     day: DayReport | None = None
-    note: str = ""
     previous_slot: datetime | None = None
     next_slot: datetime | None = None
     timezone: str = ""
@@ -76,11 +73,10 @@ def show(visit: Visit) -> Why:
     if isinstance(report, DayReport):
         answers = [Answer(slot, _state(slot), slot.lines) for slot in report.slots]
         beside = report.previous_slot, report.next_slot
-        return Why(names, (), job, at, answers, report, "", *beside, timezone)
-    note = times.remark(value, report.at, zone(job.timezone)) if value is not None else ""
+        return Why(names, (), job, at, answers, report, *beside, timezone)
     previous, following = neighbours(job, report.at, report.at)
     answers = [Answer(report, _state(report), sentences(report))]
-    return Why(names, (), job, at, answers, None, note, previous, following, timezone, found)
+    return Why(names, (), job, at, answers, None, previous, following, timezone, found)
 
 
 def _state(report: SlotReport) -> str:
