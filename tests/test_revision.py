@@ -349,8 +349,10 @@ def test_a_repository_of_another_user_is_a_problem_with_a_remedy(
     found = revision.read(str(repository / FILE), b"version: 1\n", environment)
 
     assert (found.commit, found.author) == (None, None)
-    assert found.problem == f"git does not read {repository}, which belongs to another user"
-    assert found.remedy.endswith(f"git config --global --add safe.directory {repository}")
+    assert found.problem.startswith(
+        f"git does not read {repository}, which belongs to another user"
+    )
+    assert found.problem.endswith(f"git config --global --add safe.directory {repository}")
 
     # and the remedy works
     (tmp_path / ".gitconfig").write_text(f"[safe]\n\tdirectory = {repository}\n")
@@ -377,10 +379,8 @@ def test_without_git_the_revision_is_not_known(repository: Path, tmp_path: Path)
         str(repository / FILE), b"version: 1\n", {"PATH": str(tmp_path / "empty")}
     )
 
-    assert (found.commit, found.problem) == (
-        None,
-        "the file is in a git work tree, and git is not installed",
-    )
+    assert found.commit is None
+    assert found.problem.startswith("the file is in a git work tree, and git is not installed")
 
 
 @pytest.mark.parametrize(

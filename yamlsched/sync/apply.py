@@ -150,12 +150,7 @@ class FileApplication:
             str(schedule.real_file), schedule.data, os.environ, schedule.included
         )
         if revised.problem:
-            log.info(
-                "revision.unknown",
-                file=self.schedule.path,
-                error=revised.problem,
-                remedy=revised.remedy or None,
-            )
+            log.info("revision.unknown", file=self.schedule.path, error=revised.problem)
         return revised
 
     def _is_stopped(self, retired: Sequence[str] = ()) -> bool:

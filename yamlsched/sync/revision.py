@@ -32,7 +32,7 @@ class Revision:
     """What is known of the commit that changed a file last. A dirty file differs from ``commit``:
     it has no author.
 
-    ``problem`` says why a repository could not be read, and ``remedy`` what to do.
+    ``problem`` says why a repository could not be read, and what to do.
     """
 
     commit: str | None = None
@@ -40,7 +40,6 @@ class Revision:
     author: str | None = None
     subject: str | None = None
     problem: str = ""
-    remedy: str = ""
 
     @property
     def shown(self) -> str | None:
@@ -63,7 +62,7 @@ def short(commit: str | None, is_dirty: bool) -> str | None:
 
 
 class _Unknown(Exception):
-    """The revision is not known: the problem, and its remedy."""
+    """The revision is not known."""
 
 
 def read(
@@ -82,10 +81,8 @@ def read(
         facts = Revision()
         if _is_below_git(place):
             facts = _read_git(place, data, environment, included)
-    except _Unknown as error:
-        facts = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
-    except (OSError, ValueError) as error:  # a path that the system does not accept is one, too
-        facts = Revision(problem=one_line(f"git could not be run: {error}"))
+    except (_Unknown, OSError, ValueError) as error:  # also a path that the system does not accept
+        facts = Revision(problem=one_line(str(error)))
     return replace(facts, author=author or facts.author)
 
 
@@ -169,11 +166,13 @@ def _git(place: Path, deadline: float, environment: Mapping[str, str], *argument
     try:
         answer = git.run(place.parent, environment, deadline, *arguments)
     except FileNotFoundError:
-        remedy = "install git, or set YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
-        raise _Unknown("the file is in a git work tree, and git is not installed", remedy) from None
+        raise _Unknown(
+            "the file is in a git work tree, and git is not installed: install it, or set"
+            " YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
+        ) from None
     if answer is None:
         raise _Unknown(
-            f"git did not answer within {MAX_GIT_SECONDS:g} seconds", "set YAMLSCHED_REVISION"
+            f"git did not answer within {MAX_GIT_SECONDS:g} seconds: set YAMLSCHED_REVISION"
         )
     if answer.code == 0:
         return answer.output
@@ -181,7 +180,9 @@ def _git(place: Path, deadline: float, environment: Mapping[str, str], *argument
         return b""  # there are no commits yet
     if answer.is_of_another_user:
         top = next(folder for folder in place.parents if os.path.lexists(folder / ".git"))
-        remedy = f"as the user of the tick: git config --global --add safe.directory {top}"
-        raise _Unknown(f"git does not read {top}, which belongs to another user", remedy)
+        raise _Unknown(
+            f"git does not read {top}, which belongs to another user: as the user of the tick,"
+            f" git config --global --add safe.directory {top}"
+        )
     said = one_line(answer.errors.decode("utf-8", "replace"), MAX_CHARS)
-    raise _Unknown(f"git failed: {said or answer.code}", "")
+    raise _Unknown(f"git failed: {said or answer.code}")

@@ -353,24 +353,16 @@ def _split(stripped: str) -> tuple[list[str], list[int]]:
         alias = stripped.lower()
         if alias in ALIASES:
             return ALIASES[alias].split(), [0] * len(fields.FIELDS)
-        reason, remedy = f"{stripped} is not an alias", "write one of " + " ".join(ALIASES)
-        if alias == "@reboot":
-            reason = "@reboot is not supported: hosts that share a schedule boot at different times"
-            remedy = "write five fields"
-        elif alias.startswith("@every"):
-            remedy = 'write the interval as a step, for example "*/10 * * * *"'
-        raise CronError(reason, 0, end, remedy)
+        remedy = f"write one of {' '.join(ALIASES)}, or five fields"
+        raise CronError(f"{stripped} is not an alias", 0, end, remedy)
     matches = list(re.finditer(r"[^ \t]+", stripped))
     parts = [match.group() for match in matches]
-    count = len(fields.FIELDS)
-    if len(parts) in (count + 1, count + 2):
-        message = (
-            f"{len(parts)} fields, but cron has five ({FIELD_NAMES}): seconds and years are not"
-            " supported"
-        )
-        remedy = f'write "{" ".join(parts[1 : count + 1])}" if the first field means seconds'
-        raise CronError(message, 0, end, remedy)
-    if len(parts) != count:
+    if len(parts) != len(fields.FIELDS):
         number = f"{len(parts)} field{'s' * (len(parts) > 1)}"
-        raise CronError(f"{number}, but cron has five", 0, end, f"write {FIELD_NAMES}")
+        raise CronError(
+            f"{number}, but cron has five",
+            0,
+            end,
+            f"write {FIELD_NAMES}: there are no seconds or years",
+        )
     return parts, [match.start() for match in matches]

@@ -99,8 +99,8 @@ def commit(file: Path) -> list[Check]:
     data, included = include.read(file)
     recorded = revision.read(str(file), data, os.environ, included)
     if recorded.problem:
-        what = f"{recorded.problem}, so edits are recorded without commit and author"
-        return [warn("commit", what, recorded.remedy)]
+        what = "edits are recorded without commit and author"
+        return [warn("commit", what, recorded.problem)]
     if recorded.commit is None:
         return []
     differs = ": the file has changes that are not committed, so the edit would have no author"
