@@ -19,7 +19,9 @@ returning run_id;
 
 -- name: of_runs
 -- The last progress of the attempts of runs; with `only_latest`, of the latest ones.
-select p.run_id, p.done, p.total, p.note, p.reported_at, p.attempt, p.worker
+select p.run_id, p.attempt, p.worker, p.done, p.total, p.note,
+       case when p.total > 0 then least(100, floor(100 * p.done / p.total))::integer end as percent,
+       p.reported_at
 from yamlsched.job_runs r
 join yamlsched.attempt_progress p on p.run_id = r.id
 where r.id = any (%(ids)s::bigint[])

@@ -239,7 +239,7 @@ def run_details(
     texts = (
         None if all_texts else [1, newest, run.attempts, *([] if attempt is None else [attempt])]
     )
-    reported = progress.attempts_progress(connection, id)
+    reported = progress.of_runs(connection, [id], only_latest=False).get(id, [])
     latest = [each for each in reported if each.worker == run.worker]
     parameters = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "of_hooks": False}
     return RunDetails(

@@ -325,8 +325,10 @@ def runs(
     position["ids"] = None if ids is None else list(ids)
     rows = fetch(connection, RunRow, "history.runs", **conditions, **position)
     running = [row.id for row in rows if row.status == Status.RUNNING]
-    reported = progress.runs_progress(connection, running) if running else {}
-    return [replace(row, progress=reported[row.id]) if row.id in reported else row for row in rows]
+    reported = progress.of_runs(connection, running) if running else {}
+    return [
+        replace(row, progress=reported[row.id][0]) if row.id in reported else row for row in rows
+    ]
 
 
 def id_of_key(

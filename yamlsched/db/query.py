@@ -56,11 +56,11 @@ def fetch_grouped(
     statement: str,
     /,
     **values: Any,
-) -> defaultdict[str, list[Row]]:
+) -> defaultdict[Any, list[Row]]:
     """Return the rows of a statement by its first column; the others are the fields of ``kind``
     in their order.
     """
-    rows: defaultdict[str, list[Row]] = defaultdict(list)
+    rows: defaultdict[Any, list[Row]] = defaultdict(list)
     with connection.cursor(row_factory=tuple_row) as cursor:
         for group, *columns in cursor.execute(_find(statement), values).fetchall():
             rows[group].append(kind(*columns))

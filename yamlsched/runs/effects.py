@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from yamlsched.db.query import Connection, execute
+from yamlsched.db.query import Connection, execute, fetch
 
 EffectStatement: TypeAlias = Literal[
     "mark_in_doubt", "take_over", "assume_done", "mark_done", "release"
@@ -55,10 +55,8 @@ def claim(connection: Connection, entry: EffectEntry) -> FoundEffect | None:
     lost its run.
     """
     # business keys cannot start like this
-    row = execute(
-        connection, "effects.claim", **asdict(entry), is_of_run=entry.key.startswith("run:")
-    ).fetchone()
-    return None if row is None else FoundEffect(**row._asdict())
+    parameters = asdict(entry) | {"is_of_run": entry.key.startswith("run:")}
+    return next(iter(fetch(connection, FoundEffect, "effects.claim", **parameters)), None)
 
 
 def write(
@@ -107,8 +105,8 @@ class EffectStatus:
 
 
 def find(connection: Connection, namespace: str, key: str) -> EffectStatus | None:
-    row = execute(connection, "effects.find", namespace=namespace, key=key).fetchone()
-    return None if row is None else EffectStatus(**row._asdict())
+    found = fetch(connection, EffectStatus, "effects.find", namespace=namespace, key=key)
+    return next(iter(found), None)
 
 
 def settle_effect(

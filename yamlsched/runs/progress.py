@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from yamlsched.db.query import Connection, execute
+from yamlsched.db.query import Connection, fetch_grouped
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import one_line
 
@@ -98,30 +98,9 @@ class StoredProgress:
         return str(Progress(self.done, self.total, self.note))
 
 
-def runs_progress(connection: Connection, ids: Sequence[int]) -> dict[int, StoredProgress]:
-    """Return what the latest attempts of runs have reported, by the ids of the runs."""
-    rows = execute(connection, "progress.of_runs", ids=list(ids), only_latest=True)
-    return {row.run_id: _stored(row) for row in rows}
-
-
-def attempts_progress(connection: Connection, id: int) -> list[StoredProgress]:
-    """Return what the attempts of a run have reported last."""
-    rows = execute(connection, "progress.of_runs", ids=[id], only_latest=False)
-    return list(map(_stored, rows))
-
-
-def _stored(row: Any) -> StoredProgress:
-    return StoredProgress(
-        row.attempt,
-        row.worker,
-        _plain(row.done),
-        _plain(row.total),
-        row.note,
-        Progress(row.done, row.total).percent,
-        row.reported_at,
-    )
-
-
-def _plain(number: Any) -> Any:
-    """Return a whole number as an int, so that JSON has no ``.0``."""
-    return int(number) if number is not None and number.is_integer() else number
+def of_runs(
+    connection: Connection, ids: Sequence[int], only_latest: bool = True
+) -> dict[int, list[StoredProgress]]:
+    """Return by the ids of runs what their attempts, or the latest ones, have reported last."""
+    parameters = {"ids": list(ids), "only_latest": only_latest}
+    return fetch_grouped(connection, StoredProgress, "progress.of_runs", **parameters)
