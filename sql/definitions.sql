@@ -17,8 +17,7 @@ with file as materialized (
 )
 select (c.stored).id, c.job_type,
        case when (c.stored).id is null then 'added' when c.is_gone then 'retired'
-            when c.is_retired then 'returned' else 'changed' end as change,
-       (c.stored).overlap is distinct from (%(defaults)s || c.job) ->> 'overlap' as changes_overlap
+            when c.is_retired then 'returned' else 'changed' end as change
 from compared c
 where case when c.is_gone then not c.is_retired else c.is_retired or (c.stored).id is null
   or c.is_changed end
@@ -83,7 +82,7 @@ set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
 where d.id = any (%(ids)s) and d.retired_at is null;
 
 -- name: apply_overlap
--- Write the new overlap of jobs on their unfinished slot runs. Executed before the gates of the
+-- Write the overlap of jobs on their unfinished slot runs, if it is another. Executed before the gates of the
 -- jobs are locked: who holds a gate waits for no run.
 update yamlsched.job_runs r
 set exclusive = d.overlap <> 'allow', updated_at = %(now)s

@@ -102,13 +102,13 @@ def move_runs(
     after a partial restore.
     """
     known = sorted(d.id for d in differences if d.id is not None)
-    overlap = [d.id for d in differences if d.id is not None and d.changes_overlap]
     names = [d.job_type for d in differences]
     former = definitions.limits(connection, namespace)
     capacities = {name: limit.max for name, limit in limits.items()}
     if not differences and former == capacities:
         return
-    execute(connection, "definitions.apply_overlap", ids=overlap, now=now)
+    values = {"namespace": namespace, "ids": known, "now": now}
+    execute(connection, "definitions.apply_overlap", **values)
     limited = sorted({*former, *capacities})
     # no claim decides about their runs meanwhile
     rows = execute(
@@ -116,14 +116,17 @@ def move_runs(
     )
     gates = [row.name for row in rows]
     execute(connection, "definitions.lock_gates", namespace=namespace, gates=gates)
-    execute(connection, "definitions.grant_turns", ids=overlap)
     if differences:
         followed = sorted({name for job in jobs.values() for name in job.after})
         execute(connection, "follow.mark_followed", namespace=namespace, names=followed)
-        execute(connection, "follow.free", ids=known)
-        execute(connection, "definitions.apply_queue", ids=known)
-        execute(connection, "definitions.leave_gates", namespace=namespace, ids=known, now=now)
-        execute(connection, "follow.wake", namespace=namespace, ids=known, now=now)
+    for statement in (
+        "definitions.grant_turns",
+        "follow.free",
+        "definitions.apply_queue",
+        "definitions.leave_gates",
+        "follow.wake",
+    ):
+        execute(connection, statement, **values)
     numbers = [capacities.get(name) for name in limited]
     execute(
         connection, "definitions.put_limits", namespace=namespace, names=limited, numbers=numbers

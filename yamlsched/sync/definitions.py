@@ -62,7 +62,6 @@ class Difference:
     id: int | None
     job_type: str
     change: str  # what the file does to it: added, changed, retired or returned
-    changes_overlap: bool
 
 
 def differences(
