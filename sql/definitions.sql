@@ -82,8 +82,8 @@ set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
 where d.id = any (%(ids)s) and d.retired_at is null;
 
 -- name: apply_overlap
--- Write the overlap of jobs on their unfinished slot runs, if it is another. Executed before the gates of the
--- jobs are locked: who holds a gate waits for no run.
+-- Write the overlap of jobs on their unfinished slot runs, if it is another. Executed before the
+-- gates of the jobs are locked: who holds a gate waits for no run.
 update yamlsched.job_runs r
 set exclusive = d.overlap <> 'allow', updated_at = %(now)s
 from yamlsched.job_definitions d

@@ -1,4 +1,4 @@
-"""Runs git in a repository that may belong to anybody: with a clean environment, for a bounded time.
+"""Runs git in a repository that may belong to anybody: with a clean environment, and a time limit.
 
 Only plumbing is called, which starts no program that the configuration of a repository names: no
 hook, filter, pager or transport. git's own check of who owns the repository stays: a folder above

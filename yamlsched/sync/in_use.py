@@ -111,8 +111,8 @@ def explain(verdict: Verdict, snapshot: Snapshot, schedule: ScheduleFile) -> str
     if verdict is Verdict.OTHER_NAMESPACE:
         return (
             f"{path} is not applied: until now this host used it for namespace"
-            f' "{snapshot.other_namespace}", and now for "{namespace}", so nothing is scheduled or run'
-            " here. Correct --namespace or YAMLSCHED_NAMESPACE, in the crontab too;"
+            f' "{snapshot.other_namespace}", and now for "{namespace}", so nothing is scheduled or'
+            " run here. Correct --namespace or YAMLSCHED_NAMESPACE, in the crontab too;"
             f' "{sync}" decides that this host uses it for "{namespace}"'
         )
     assert in_use is not None
