@@ -224,11 +224,14 @@ with renewed as (
 select n.id from renewed n where n.status = 'running';
 
 -- name: ownership
--- What decides whose runs are: still ours (also while a row is locked), finished by our claim, or
--- another worker's.
-select r.id, r.status, r.locked_by, r.attempts
-from yamlsched.job_runs r
-where r.id = any (%(ids)s::bigint[]);
+-- Whose runs are: `ours` (also while a row is locked), `lost`, or the status in which our claim has
+-- left a run. `locked_by` is new for each claim and is kept when the claim ends, so it shows which
+-- claim wrote the status. The number of attempts differs only if it was edited by hand.
+select o.id, case when r.locked_by is distinct from o.token then 'lost'
+                  when r.status <> 'running' then r.status
+                  when r.attempts = o.attempt then 'ours' else 'lost' end as owner
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]) as o (id, attempt, token)
+left join yamlsched.job_runs r on r.id = o.id;
 
 -- name: succeed
 -- Write successes without a result, each only if its run is still ours and holds nothing to

@@ -221,16 +221,12 @@ class EventQueue:
         """Wake the consumer without an event."""
         self._wakeup.set()
 
-    def take(self) -> list[Any]:
-        """Return the events that are there."""
-        events, self._events = self._events, []
-        return events
-
     async def wait(self) -> list[Any]:
         """Wait for an event or a wakeup, and return the events."""
         await self._wakeup.wait()
         self._wakeup.clear()
-        return self.take()
+        events, self._events = self._events, []
+        return events
 
 
 async def wait(event: asyncio.Event, seconds: float) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from yamlsched.errors import EnvironmentFailed
@@ -40,37 +38,25 @@ def fork(
     """
     pipes: list[Pipe] = []
     parent = os.getpid()  # not to be asked for after the fork, when it may have died
-    with _signals_blocked():
-        try:
-            for _ in range(pipe_count):
-                pipes.append(os.pipe())
-            pid = os.fork()
-        except OSError as error:
-            for descriptor in (descriptor for pipe in pipes for descriptor in pipe):
-                os.close(descriptor)
-            raise EnvironmentFailed(
-                f"no {kind} process can be started: {error.strerror}"
-            ) from error
+    # A signal that arrives before `detach` unblocks them in the new process would be written into
+    # the pipe through which the worker receives its own.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
+    try:
+        for _ in range(pipe_count):
+            pipes.append(os.pipe())
+        pid = os.fork()
         if pid == 0:
             try:
                 do(parent, pipes)
             finally:
                 os._exit(1)  # whatever happens: this is not the worker
-    return pid, pipes
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block the worker's signals while it forks; ``detach`` unblocks them in the new process.
-
-    A signal that arrived before would be written into the pipe through which the worker receives
-    its own.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
-    try:
-        yield
+    except OSError as error:
+        for descriptor in (descriptor for pipe in pipes for descriptor in pipe):
+            os.close(descriptor)
+        raise EnvironmentFailed(f"no {kind} process can be started: {error.strerror}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid, pipes
 
 
 def accept_signals() -> None:
@@ -190,20 +176,3 @@ class PipeWriter:
         self._unwritten.clear()
         self._loop.remove_writer(self._descriptor)
         os.close(self._descriptor)
-
-
-@contextlib.contextmanager
-def reduced_garbage_collection() -> Iterator[None]:
-    """Let Python look for cycles less often: what a worker creates in large numbers has none.
-
-    Existing objects are never traversed, which also leaves their pages shared with the children.
-    """
-    before, was_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
-    gc.freeze()
-    gc.set_threshold(50_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        if not was_frozen:
-            gc.unfreeze()

@@ -88,16 +88,6 @@ class Queues:
         for claims in self._served:
             claims.check_clock()
 
-    def release_idle_capacity(self, is_over: bool) -> None:
-        """Release what waits for more runs, where none are due, or everywhere if the worker's time
-        ``is_over``.
-        """
-        for pool in self.pools:
-            if is_over or all(
-                claims.is_exhausted for claims in self._served if self.pool(claims) is pool
-            ):
-                pool.release_idle_capacity()
-
     def submit(self, attempts: list[Attempt]) -> None:
         """Submit each attempt to its pool."""
         groups = defaultdict[Pool, list[Attempt]](list)

@@ -165,13 +165,8 @@ class WorkerSession:
         """
         self.unwatch()
         connection = await self._get()
-        is_late = False
-
-        def give_up() -> None:
-            nonlocal is_late
-            is_late = self.cut()
-
-        timer = asyncio.get_running_loop().call_later(timeout, give_up)
+        sent_at = clock.now()
+        timer = asyncio.get_running_loop().call_later(timeout, self.cut)
         self._is_busy = True
         try:
             answer = await do(connection)
@@ -183,9 +178,9 @@ class WorkerSession:
         ) as error:
             if connection.closed or error.sqlstate is None or error.sqlstate.startswith(FATAL):
                 await self.drop()
-                self._database.failed(
-                    f"no answer within {timeout:.1f} s" if is_late else reason(error)
-                )
+                is_late = clock.now() - sent_at >= timeout
+                why = f"no answer within {timeout:.1f} s" if is_late else reason(error)
+                self._database.failed(why)
                 raise Unanswered(was_asked=True) from error
             if connection.prepare_threshold is not None:
                 # After an error psycopg and the server may disagree on what is prepared, and

@@ -18,7 +18,6 @@ from yamlsched.runs.lifecycle import (
     ClaimedRun,
     EnqueueBatch,
     Outcome,
-    Status,
     Usage,
 )
 from yamlsched.runs.own_transaction import fan_out
@@ -164,23 +163,8 @@ async def heartbeat(
 async def ownership(connection: AsyncConnection, runs: Sequence[ClaimedRun]) -> dict[int, str]:
     """Return, by id, whose ``runs`` are: ``OURS``, ``LOST``, or the status in which our claim has
     left a run.
-
-    ``locked_by`` is new for each claim and is kept when the claim ends, so it shows which claim
-    wrote the status.
     """
-    cursor = await execute(connection, "runs.ownership", ids=[run.id for run in runs])
-    rows = {row.id: row for row in await cursor.fetchall()}
-    answer = {}
-    for run in runs:
-        row = rows.get(run.id)
-        if row is None or row.locked_by != run.locked_by:
-            answer[run.id] = LOST
-        elif row.status == Status.RUNNING:
-            # edited by hand: our fence will not match
-            answer[run.id] = OURS if row.attempts == run.attempt else LOST
-        else:
-            answer[run.id] = row.status
-    return answer
+    return {row.id: row.owner for row in await rows_of(connection, "ownership", fence(runs))}
 
 
 async def finish(

@@ -9,6 +9,7 @@ claim (claim_loop.py), renew leases (leases.py) and write outcomes (outcomes.py)
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import signal
@@ -39,7 +40,6 @@ from yamlsched.worker.claims import Claims, Upkeep
 from yamlsched.worker.forking import (
     WORKER_SIGNALS,
     accept_signals,
-    reduced_garbage_collection,
 )
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.local.pool import Pool
@@ -215,7 +215,14 @@ class Worker:
         self.events.wake()
 
     def release_idle_capacity(self) -> None:
-        self.queues.release_idle_capacity(is_over=not self.is_within_limits())
+        """Release what waits for more runs, where none are due, or everywhere if its time is
+        over.
+        """
+        may_claim, queues = self.is_within_limits(), self.queues
+        claiming = {queues.pool(claims) for claims in queues if not claims.is_exhausted}
+        for pool in queues.pools:
+            if not may_claim or pool not in claiming:
+                pool.release_idle_capacity()
 
     # -- from start to end -------------------------------------------------------------------------
 
@@ -225,7 +232,9 @@ class Worker:
         Raises EnvironmentFailed when the database is away for too long, or nothing can be executed.
         """
         loop = asyncio.get_running_loop()
-        with in_utc(), non_blocking_stderr(), reduced_garbage_collection():
+        gc.freeze()  # what is never traversed stays in pages shared with the children
+        gc.set_threshold(50_000)  # what a worker creates in large numbers has no cycles
+        with in_utc(), non_blocking_stderr():
             loop.set_exception_handler(
                 lambda _, context: self.events.put(
                     Failed(context.get("exception") or Exception(context))
