@@ -38,7 +38,7 @@ def import_case(case: str, policy: str) -> Output:
     sources = [Origin(path.read_text(), path.name, ZONE, policy == "faithful") for path in files]
     found = read.read(sources, kind, None, START)
     return Output(
-        write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, zone_remedy="")) + "\n"
+        write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, has_zone=True)) + "\n"
     )
 
 
@@ -54,7 +54,7 @@ def only_job(found: Imported) -> dict[str, Any]:
 
 
 def messages(found: Imported) -> str:
-    return "\n".join(read.report(found, None, zone_remedy=""))
+    return "\n".join(read.report(found, None, has_zone=True))
 
 
 def run(*arguments: object, input: str | None = None) -> Result:

@@ -27,7 +27,7 @@ from support.imports import (
     run,
 )
 from yamlsched.extras.importing import read, write
-from yamlsched.extras.importing.model import MAX_JOBS, MAX_NOTES, Origin
+from yamlsched.extras.importing.model import MAX_JOBS, Origin
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.job import Limit
 from yamlsched.schedule.load import load
@@ -300,7 +300,6 @@ def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_the
         "version: 1\n# the jobs\njobs:\n  a: {command: [a]}\n",
         "jobs:\n  a: {command: [a]}\nversion: 1",
         "---\n  version: 1\n  jobs:\n    a: {command: [a]}\n",
-        "",
     ],
 )
 def test_limits_are_added_to_a_file_without_limits(before: str, tmp_path: Path) -> None:
@@ -380,13 +379,6 @@ def test_the_line_that_starts_yamlsched_is_not_imported() -> None:
 
     assert (found.jobs, found.has_refusals) == ([], False)
     assert "this line starts yamlsched" in messages(found)
-
-
-def test_a_file_that_is_none_stops_after_some_thousand_messages() -> None:
-    found = import_text("nothing of a crontab\n" * 50_000)
-
-    assert messages(found).count("\n") <= MAX_NOTES + 1
-    assert "the rest is not read" in messages(found)
 
 
 def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:

@@ -242,7 +242,7 @@ def test_jobs_are_appended_to_files_of_every_form(text: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("version: 1\njobs: {a: {command: [a]}}\n", "written in braces"),
+        ("version: 1\njobs: {a: {command: [a]}}\n", "not written as a block"),
         ("{version: 1, jobs: {a: {command: [a]}}}\n", "not written as a block"),
         ("version: 1\nx-j: &j {a: {command: [a]}}\njobs: *j\n", "not written as a block"),
         (
@@ -255,6 +255,8 @@ def test_jobs_are_appended_to_files_of_every_form(text: str, tmp_path: Path) -> 
             "cannot be extended as text",
         ),
         ("---\n", "the file is empty"),
+        ("", "the file is empty"),
+        ("# jobs of web_01\n", "the file is empty"),
     ],
 )
 def test_a_file_that_cannot_be_extended_stays_as_it_is(
@@ -279,23 +281,6 @@ def test_a_file_that_does_not_exist_is_created_and_a_link_stays_a_link(tmp_path:
 
     assert link.is_symlink()
     assert set(load(link.read_bytes(), "", None).entries) == {"one", "two"}
-
-
-@pytest.mark.parametrize(
-    "text, kept",
-    [("", ""), ("\n", "\n"), ("# jobs of web_01\r\n\n# of ops", "# jobs of web_01\n\n# of ops\n")],
-)
-def test_an_existing_file_without_jobs_gets_them_and_keeps_its_comments(
-    text: str, kept: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "schedules.yaml"
-    file.write_bytes(text.encode())
-
-    assert run("-", "--into", file, input="0 2 * * * one\n").return_value == 0
-
-    written = file.read_text()
-    assert written == kept + run("-", input="0 2 * * * one\n").stdout
-    assert list(load(written.encode(), "", None).jobs) == ["one"]
 
 
 def test_a_link_to_itself_cannot_be_written(tmp_path: Path) -> None:

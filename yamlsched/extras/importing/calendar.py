@@ -10,7 +10,6 @@ from __future__ import annotations
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -113,7 +112,6 @@ class OffsetPeriod(NamedTuple):
     offset: int
 
 
-@lru_cache(maxsize=64)
 def stretches(zone: ZoneInfo, start: datetime, end: datetime) -> tuple[OffsetPeriod, ...]:
     """Return the spans of constant offset of ``zone`` between two aware instants."""
     periods: list[OffsetPeriod] = []

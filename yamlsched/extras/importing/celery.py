@@ -26,11 +26,6 @@ FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
 PERIODIC = "add_periodic_task"
 TIMEZONES = ("timezone", "CELERY_TIMEZONE")
-APSCHEDULER = ("add_job", "scheduled_job")
-BY_HAND = (
-    "it is a file of APScheduler, which is not imported: docs/from-apscheduler.md has the key for"
-    " each trigger"
-)
 READ_METHODS = ("get", "items", "keys", "values", "copy")
 READ_OR_HARMLESS = {
     "task",
@@ -67,12 +62,9 @@ COUNTS_FROM = (
 def read(whole: Place) -> None:
     """Add the jobs of a beat_schedule."""
     tree = python_source.parse(whole.source)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for call in calls:
-        if last_name(call.func) in APSCHEDULER:
-            raise Refusal(BY_HAND, call.lineno)
     whole = replace(whole, source=replace(whole.source, zone=_time_zone(whole, tree)))
     schedules = sorted(_schedules(tree), key=lambda node: node.lineno)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     periodic = [call for call in calls if last_name(call.func) == PERIODIC]
     if not schedules and not periodic:
         raise Refusal("no beat_schedule found")
@@ -148,9 +140,6 @@ def _entry(place: Place, name: str, entry: Any) -> None:
     if not isinstance(entry, dict):
         raise Refusal("its entry is not a dict")
     schedule = entry.get("schedule")
-    # celery.schedules.schedule(run_every)
-    if isinstance(schedule, Call) and schedule.name == "schedule":
-        schedule = schedule.args[0] if schedule.args else schedule.kwargs.get("run_every")
     match schedule:
         case Call(name="crontab", args=args, kwargs=kwargs):
             written, times = crontab(
@@ -161,8 +150,6 @@ def _entry(place: Place, name: str, entry: Any) -> None:
             add_interval(place, name, python_source.interval(kwargs, args), entry)
         case int() | float() if not isinstance(schedule, bool):
             add_interval(place, name, python_source.interval({"seconds": schedule}), entry)
-        case Call(name="solar"):
-            raise Refusal("a solar schedule follows the sun: write a time of day instead")
         case _:
             name_or_value = getattr(schedule, "path", None) or getattr(schedule, "name", schedule)
             raise Refusal(

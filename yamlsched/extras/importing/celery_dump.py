@@ -61,9 +61,6 @@ def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: dateti
         return
     if fields.get("one_off"):
         raise Refusal("it runs once: use yamlsched enqueue --at")
-    for kind in ("solar", "clocked"):
-        if fields.get(kind) is not None:
-            raise Refusal(f"a {kind} schedule has no cron expression")
     try:
         args, kwargs = (
             json.loads(fields.get("args") or "[]"),
@@ -98,7 +95,7 @@ def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: dateti
         )
         celery.add_interval(place, name, every, entry)
     else:
-        raise Refusal("it has no schedule")
+        raise Refusal("its schedule is neither a crontab nor an interval")
 
 
 def _instant(text: Any) -> datetime | None:

@@ -84,8 +84,7 @@ def command(
     except Refusal as error:
         raise click.BadParameter(str(error), param_hint="--timezone") from error
     data = None if into is None else target.read(into)
-    comments = target.only_comments(data)
-    place = target.Target.find(into, data) if into and data and comments is None else None
+    place = target.Target.find(into, data) if into and data is not None else None
     loaded = target.load_valid(place) if place else None
     sources = [_source(file, zone, policy == "faithful", home) for file in files]
     batch = read.read(sources, kind, loaded, datetime.now(UTC))
@@ -93,27 +92,15 @@ def command(
         text = (
             write.append(place, loaded, batch.jobs)
             if place and loaded
-            else (comments or "") + write.as_file(batch.jobs, zone)
+            else write.as_file(batch.jobs, zone)
         )
         if into is not None:
             target.save(into, text, data)
         else:
             click.echo(text, nl=False)
-    report = [
-        Entry(line)
-        for line in read.report(batch, loaded, zone_remedy="" if timezone else _zone_remedy())
-    ]
+    report = [Entry(line) for line in read.report(batch, loaded, has_zone=bool(timezone))]
     settings.echo(Document("yamlsched import", [Entries(report)]), err=True)
     return FINDINGS if batch.has_refusals else OK
-
-
-def _zone_remedy() -> str:
-    """Return what to do about files without a time zone, whose scheduler used that of its host."""
-    path = str(Path("/etc/localtime").resolve())
-    name = path.partition("/zoneinfo/")[2]
-    if not name or name in ("UTC", "Etc/UTC", "Universal", "Zulu"):
-        return "Pass --timezone if they ran on a host in another one"
-    return f"This host is in {name}: if they ran here, pass --timezone {name}"
 
 
 def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Origin:

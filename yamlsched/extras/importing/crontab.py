@@ -166,8 +166,6 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     if STARTS_YAMLSCHED.search(command):
         place.dropped("this line starts yamlsched: leave it in the crontab")
         return
-    if r"\\" in re.split(r"(?<!\\)%", parts[-1])[0]:
-        place.changed(r"\\ becomes \, as in Debian's cron; cronie keeps both")
     keys["command"], name = _simplified(place, command, settings, keys)
     if stdin is not None:
         keys["stdin"] = stdin

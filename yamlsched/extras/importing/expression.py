@@ -167,8 +167,6 @@ def interval_expression(every: timedelta) -> str:
     if not every % MINUTE and not HOUR % every:
         return f"*/{every // MINUTE} * * * *" if every > MINUTE else "* * * * *"
     remedy = "choose an interval that divides an hour or a day"
-    if not every % (7 * DAY):
-        remedy = f"write a cron with a weekday, every: {every.days // 7}w and starts_on"
     raise Refusal(f"no cron expression fires every {every}: {remedy}")
 
 

@@ -236,11 +236,6 @@ def _command(place: Place, container: Settings) -> Settings:
                 f'{what}: run a shell that reads "${variable}", and set it in the environment of'
                 " the worker"
             )
-        if variable and variable not in env:
-            place.advise(
-                f"{shown(reference[0])} names no variable of the manifest: it is kept, as by"
-                " Kubernetes"
-            )
     keys: Settings = {"command": [_expanded(word, env) for word in words]}
     if env:
         keys["env"] = env

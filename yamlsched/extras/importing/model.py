@@ -22,8 +22,6 @@ from yamlsched.timetable.zones import zone
 
 MAX_JOBS = 2_000
 """More jobs than this are not imported at once."""
-MAX_NOTES = 5_000
-"""After this many notes, reading stops."""
 MAX_NAME_CHARS = 63
 NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 YAML_WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
@@ -60,10 +58,6 @@ class Refusal(ValueError):
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
         self.line = line
-
-
-class TooMany(Exception):
-    """There are MAX_NOTES notes: what is being read is not what it was taken for."""
 
 
 def cron_keys(expressions: Iterable[str]) -> dict[str, Any]:
@@ -158,8 +152,6 @@ class Place:
             self.refused("it is nested too deeply")
 
     def _note(self, effect: Treatment, message: str) -> None:
-        if len(self.batch.notes) >= MAX_NOTES:
-            raise TooMany
         self.batch.notes.append(
             ImportNote(effect, self.source.file, self.line, self.label + message)
         )
@@ -194,7 +186,7 @@ class Place:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
         try:
             json.dumps(keys, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise Refusal("it has a value that is not a constant, or none of JSON's") from error
         defaults = FAITHFUL if self.source.is_faithful else {}
         keys = self._without_secrets({**defaults, **keys, "timezone": times[0].zone.key})

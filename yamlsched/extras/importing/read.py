@@ -19,13 +19,11 @@ from yamlsched.extras.importing import (
     write,
 )
 from yamlsched.extras.importing.model import (
-    MAX_NOTES,
     Imported,
     ImportedJob,
     ImportNote,
     Origin,
     Place,
-    TooMany,
     Treatment,
 )
 from yamlsched.schedule.load import Loaded, load
@@ -38,6 +36,9 @@ WITH_USER = re.compile(
     r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+\S", re.MULTILINE
 )
 USERS = {"root", "www-data", "nobody", "apache", "nginx", "postgres", "mysql"}
+NO_ZONE = (
+    "time zone: UTC is used where a file names none. Pass --timezone if its host is in another one"
+)
 MAX_LINES = 5
 OF_HOST: dict[str, Any] = {"env": {}, "cwd": "."}
 """Keys whose defaults are those of one crontab, with the values that a command without them has."""
@@ -90,21 +91,16 @@ def read(
     units = [source for source, name in kinds if name == "systemd"]
     for source, name in kinds:
         place = Place(batch, source)
-        try:
-            with place.reporting():
-                match name:
-                    case "crontab" | "cron.d":
-                        crontab.read(place, has_user=name == "cron.d")
-                    case "kubernetes":
-                        kubernetes.read(place)
-                    case "celery":
-                        _read_celery(place, start)
-                    case _ if source is units[0]:
-                        systemd.read(units, batch)
-        except TooMany:
-            message = f"after {MAX_NOTES:,} messages the rest is not read"
-            batch.notes.append(ImportNote(Treatment.REFUSED, source.file, 0, message))
-            break
+        with place.reporting():
+            match name:
+                case "crontab" | "cron.d":
+                    crontab.read(place, has_user=name == "cron.d")
+                case "kubernetes":
+                    kubernetes.read(place)
+                case "celery":
+                    _read_celery(place, start)
+                case _ if source is units[0]:
+                    systemd.read(units, batch)
     _leave_out_invalid(batch)
     if into is not None:
         _keep_apart(batch, into)
@@ -160,11 +156,10 @@ def _errors(jobs: Sequence[ImportedJob]) -> list[str]:
     return [one.message for one in diagnostics if one.severity == "error"]
 
 
-def report(batch: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
+def report(batch: Imported, into: Loaded | None, has_zone: bool) -> list[str]:
     """Return the notes as lines, one for each message with all its places, and a summary.
 
-    ``into`` is the file that the jobs were appended to. ``zone_remedy`` says what to do if files
-    name no time zone; empty if one was passed.
+    ``into`` is the file that the jobs were appended to. ``has_zone``: whether --timezone was passed.
     """
     by_message: dict[tuple[str, Treatment, str], list[int]] = {}
     for note in batch.notes:
@@ -179,8 +174,8 @@ def report(batch: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
             else ""
         )
         lines.append(f"{place}: {effect}: {message}{also}")
-    if batch.assumes_utc and zone_remedy:
-        lines.append(f"time zone: UTC is used where a file names none. {zone_remedy}")
+    if batch.assumes_utc and not has_zone:
+        lines.append(NO_ZONE)
     if into is not None and batch.jobs and (inherited := _inherited(into, batch)):
         lines.append(f"{into.source.file}: the imported jobs also get its defaults: {inherited}")
     left_out = sum(note.effect is Treatment.REFUSED for note in batch.notes)

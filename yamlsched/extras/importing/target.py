@@ -23,19 +23,6 @@ def read(file: Path) -> bytes | None:
     return schedule_file.read(file) if file.exists() else None
 
 
-def only_comments(data: bytes | None) -> str | None:
-    """Return the lines of a file that has nothing but comments, if any; None if there is more in
-    it.
-    """
-    try:
-        lines = (data or b"").decode().splitlines()
-    except UnicodeDecodeError:
-        return None
-    if any(line.strip() and not line.lstrip().startswith("#") for line in lines):
-        return None
-    return "".join(f"{line}\n" for line in lines)
-
-
 class Target(NamedTuple):
     """A file of a schedule, which may be one that schedules.yaml includes."""
 

@@ -140,7 +140,8 @@ def append(target: Target, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     if limits and ("limits" in root.value or target.main != target.file):
         why = "it has limits" if "limits" in root.value else "limits are in the main file"
         raise _refused(target, f"{why}: import to stdout, and paste the jobs and their limits")
-    if text[root.start : root.start + 1] == "{" or node.alias_at is not None:
+    is_in_braces = text[root.start] == "{" or (node.value and text[node.start] == "{")
+    if is_in_braces or node.alias_at is not None:
         raise _refused(
             target, "its jobs are not written as a block: write each key on a line of its own"
         )
@@ -152,10 +153,6 @@ def append(target: Target, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
             body.rstrip("\n") + tail if tail.startswith(("\n", "\r")) else body + tail.lstrip(" \t")
         )
     else:
-        if text[node.start : node.start + 1] == "{":
-            raise _refused(
-                target, "its jobs are written in braces: write each job on lines of its own"
-            )
         first = next(iter(node.value.values())).key
         indent = " " * _column(text, first.start)
         head, tail = _split_behind(text, node.key.start, root.value.values(), len(indent))
@@ -187,7 +184,7 @@ def _refused(target: Target, why: str) -> Refused:
 
 
 def _with_limits(text: str, root: Node, limits: Mapping[str, Any]) -> str:
-    """Return ``text`` with ``limits`` behind its version."""
+    """Return ``text`` with ``limits`` behind its version; as it is if it cannot be parsed."""
     if "version" not in root.value:
         return text
     at = text.find("\n", root.value["version"].end) + 1
