@@ -37,10 +37,7 @@ from yamlsched.worker.attempt import (
 )
 from yamlsched.worker.claim_loop import claim_continually
 from yamlsched.worker.claims import Claims, Upkeep
-from yamlsched.worker.forking import (
-    WORKER_SIGNALS,
-    accept_signals,
-)
+from yamlsched.worker.forking import WORKER_SIGNALS, accept_signals
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.local.pool import Pool
 from yamlsched.worker.outcomes import Outcomes, PendingOutcome, SuccessesRecorded
@@ -55,7 +52,6 @@ AWAY_TIMEOUT_SECONDS = 30.0
 IDLE_CHECK_INTERVAL_SECONDS = 0.5
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
-
 
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no process has room for it")
 # of a coroutine that needs a process to itself: those of its queue go on being claimed

@@ -220,7 +220,7 @@ def test_two_simultaneous_ticks_run_each_slot_once(project: Project) -> None:
 def test_sixty_ticks_with_long_handlers_share_the_concurrency_limit_of_one(
     project: Project,
 ) -> None:
-    project.sync(waits_for_file={})
+    project.sync(waits_for_file={"lease": "60s"})
     project.enqueue("waits_for_file", count=20)
 
     ticks = [project.start("tick", "--concurrency", "3") for _ in range(60)]

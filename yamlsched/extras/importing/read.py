@@ -159,7 +159,7 @@ def _errors(jobs: Sequence[ImportedJob]) -> list[str]:
 def report(batch: Imported, into: Loaded | None, has_zone: bool) -> list[str]:
     """Return the notes as lines, one for each message with all its places, and a summary.
 
-    ``into`` is the file that the jobs were appended to. ``has_zone``: whether --timezone was passed.
+    ``into`` is the file that the jobs were appended to. ``has_zone``: --timezone was passed.
     """
     by_message: dict[tuple[str, Treatment, str], list[int]] = {}
     for note in batch.notes:
