@@ -17,8 +17,8 @@ from support.project import Process, Project, a_project, until
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.file import absolute
 from yamlsched.schedule.include import patterns
+from yamlsched.service.host import permit_folder
 from yamlsched.sync.files import ScheduleFile
-from yamlsched.worker.permits import permit_folder
 
 SCHEDULE = """\
 version: 1

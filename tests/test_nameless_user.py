@@ -15,7 +15,7 @@ from yamlsched.cli import cli
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.embedded.location import Account, require_name
 from yamlsched.extras.scaffold.deploy import KINDS
-from yamlsched.worker.permits import permit_folder
+from yamlsched.service.host import permit_folder
 
 
 @pytest.fixture(autouse=True)

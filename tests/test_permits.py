@@ -14,7 +14,8 @@ import pytest
 
 from support.project import TESTS, Project, a_project
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.worker.permits import ConcurrencyPermits, permit_folder
+from yamlsched.service.host import permit_folder
+from yamlsched.worker.permits import ConcurrencyPermits
 
 
 @pytest.fixture

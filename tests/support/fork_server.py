@@ -24,9 +24,9 @@ import yamlsched
 from yamlsched import cli, log
 from yamlsched.cli import tick, work
 from yamlsched.schedule import schema
-from yamlsched.service import loop, workers
+from yamlsched.service import companions, loop, workers
 from yamlsched.sync import due
-from yamlsched.worker import companions, leases
+from yamlsched.worker import leases
 
 LIMITS = dict(schema.LIMITS)
 IMMEDIATE = {name: (timedelta(0), schema.MAX_DURATION) for name in schema.RETRY_DELAYS}

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from yamlsched.cli import FINDINGS
-from yamlsched.worker.permits import CRON_UNSENT, permit_folder
+from yamlsched.service.host import CRON_UNSENT, permit_folder
 
 MAX_ERRORS, MAX_LINES = 1_000, 1_000
 """Lines that are mailed: the first errors, and the last of the others."""

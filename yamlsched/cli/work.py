@@ -11,9 +11,9 @@ import click
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
 from yamlsched.cli._settings import Settings, verb
+from yamlsched.service import companions
 from yamlsched.service.loop import loop
 from yamlsched.service.work import work
-from yamlsched.worker import companions
 
 WORKER_IDLE_EXIT = timedelta(minutes=5)
 MAX_ID_CHARS = 100

@@ -22,10 +22,10 @@ from yamlsched import db
 from yamlsched.db.connection import SESSION_SETTINGS
 from yamlsched.entry_points import may_have_plugins
 from yamlsched.errors import YamlschedError
+from yamlsched.service.host import CRON_UNSENT, permit_folder
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, as_namespace
 from yamlsched.sync.hosts import Snapshot, needs_sync, poll
-from yamlsched.worker.permits import CRON_UNSENT, permit_folder
 
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--cron"}
 DURATION, COUNT = "[1-9][0-9]{0,3}[sm]", "[1-9][0-9]{0,2}"

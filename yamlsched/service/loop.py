@@ -17,6 +17,7 @@ from yamlsched.db.query import Connection
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.plugins import WorkerTask
 from yamlsched.schedule.job import Job
+from yamlsched.service import companions
 from yamlsched.service.start_commands import StartContext
 from yamlsched.service.start_rule import QueueStart
 from yamlsched.service.starts import StartTask, queue_starts
@@ -42,7 +43,7 @@ from yamlsched.service.workers import (
 from yamlsched.sync import hosts
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import account_for_due_slots
-from yamlsched.worker import clock, companions
+from yamlsched.worker import clock
 from yamlsched.worker.attempt import wait
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker

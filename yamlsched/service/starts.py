@@ -21,6 +21,7 @@ from yamlsched import db, log
 from yamlsched.db.query import Connection, execute, fetch
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Mode, Queue
+from yamlsched.service.host import default_concurrency
 from yamlsched.service.start_commands import StartContext, find_program, run_command
 from yamlsched.service.start_rule import (
     Decision,
@@ -34,7 +35,6 @@ from yamlsched.service.steps import failure
 from yamlsched.service.workers import DEFAULT_ASYNC_CONCURRENCY
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.worker import forking
-from yamlsched.worker.permits import default_concurrency
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
 

