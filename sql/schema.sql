@@ -699,7 +699,7 @@ begin
     if not found then
         raise exception using errcode = 'YS001',
             message = format('no job "%s" in namespace "%s"', name, of_namespace),
-            hint = 'A job is known after the first sync of its schedules.yaml.';
+            hint = 'A job is known after the first sync of its schedules.yaml, in its namespace.';
     elsif not job.enabled then
         raise exception using errcode = 'YS002',
             message = format('job "%s" is not enabled in schedules.yaml', name);
@@ -895,7 +895,7 @@ begin
                    -- one that is not valid is ignored, as W3C's Trace Context asks for
                    when i.context ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [ -~]+)?$'
                        and length(i.context) <= 600 then i.context end, job.queue
-        from unnest(payloads, idempotency_keys, uniques, ids, trace_contexts)
+        from unnest(payloads, idempotency_keys, uniques, ids, trace_contexts[:cardinality(ids)])
             as i (payload, key, unique_key, id, context)
         where yamlsched.enqueued_run(job.namespace, i.key, i.unique_key, null) is null
         order by i.unique_key collate "C", i.key collate "C", i.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import threading
@@ -259,6 +260,17 @@ def test_a_program_that_cannot_be_executed_is_an_error(
     (tmp_path / "start").write_text("no program")
     errors = run_commands(context, replace(GPU, command=("./start",)), "gpu-1")
     assert errors == {"gpu-1": "./start: Permission denied"}
+
+
+def test_without_a_temporary_file_a_start_fails_with_the_systems_reason(
+    context: StartContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    errors = run_commands(context, replace(GPU, command=("/bin/true",)), "gpu-1")
+    assert errors == {"gpu-1": "/bin/true: No space left on device"}
 
 
 def test_a_program_is_looked_for_beside_the_file_and_in_the_path(

@@ -193,7 +193,10 @@ class Program(NamedTuple):
         """
         if not self.stdin:
             return open(os.devnull, "rb")
-        file = tempfile.TemporaryFile()  # noqa: SIM115
+        if hasattr(os, "memfd_create"):  # Linux: no disk can be full
+            file: IO[bytes] = os.fdopen(os.memfd_create("stdin"), "w+b")
+        else:
+            file = tempfile.TemporaryFile()  # noqa: SIM115
         file.write(self.stdin.encode())
         file.seek(0)
         return file

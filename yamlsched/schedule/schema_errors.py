@@ -114,6 +114,8 @@ def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
 
 def _example(key: str | int, schema: Schema) -> str:
     """Return how to write a key, from the examples of the schema."""
+    if "examples" not in schema:
+        return f"Write keys and values below {key}:."
     written = " or ".join(map(json.dumps, schema["examples"][:2]))
     plain = re.sub(r'"(?!\d+")([\w./-][\w./:=-]*)"', r"\1", written)
     return f"Write for example {key}: {plain}"

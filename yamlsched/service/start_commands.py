@@ -53,20 +53,21 @@ def run_command(context: StartContext, start: QueueStart, id: str) -> str | None
         "namespace": context.namespace,
         "env": context.environment,
     }
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                [_replace(word, names) for word in start.command],
-                cwd=context.folder,
-                env=_environment(names),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return f"{start.command[0]}: {error.strerror}"
-        log.info("worker.requested", queue=start.queue, worker=id)
+    try:
+        output = tempfile.TemporaryFile()  # noqa: SIM115
+        process = subprocess.Popen(
+            [_replace(word, names) for word in start.command],
+            cwd=context.folder,
+            env=_environment(names),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"{start.command[0]}: {error.strerror}"
+    log.info("worker.requested", queue=start.queue, worker=id)
+    with output:
         if (reason := _await(process)) is None:
             return None
         output.seek(max(0, output.seek(0, os.SEEK_END) - MAX_ERROR_CHARS))

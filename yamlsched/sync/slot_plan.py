@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import cache, partial
 from itertools import groupby, islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -192,10 +193,9 @@ def _skipped_gaps(
             yield _gap(definition, span, reason)
         return
 
-    def detail(slot: Slot) -> str:
-        return skipped_by(skip_on, only_on, slot.nominal.date())
-
-    for skipped, alike in groupby(slots.slots(cron, where, start, max(end, last)), detail):
+    detail = cache(partial(skipped_by, skip_on, only_on))  # of a day: it may have 1,440 slots
+    found_slots = slots.slots(cron, where, start, max(end, last))
+    for skipped, alike in groupby(found_slots, lambda slot: detail(slot.nominal.date())):
         until = end if skipped else last
         if found := [slot.at for slot in alike if slot.at <= until]:
             span = slots.Span(found[0], found[-1], len(found))

@@ -11,6 +11,11 @@ from yamlsched.sync import slot_plan
 from yamlsched.sync.definitions import Definition, named
 from yamlsched.sync.slot_plan import AwaitedSlot, KeyHolder, NewRun
 
+CHUNK_ROWS = 5000
+"""Rows of one insert: a year of a minutely job must not be one statement of half a million, which
+the server cancels after its timeout.
+"""
+
 
 def start_batch(
     connection: Connection, now: datetime | None, lock_timeout_seconds: float | None = None
@@ -80,8 +85,10 @@ def write_rows(
     """Execute a statement for rows: each field is a parameter of that name, an array. Return how
     many rows it wrote.
     """
-    if not rows:
-        return 0
-    arrays = map(list, zip(*rows, strict=True))
-    columns = dict(zip(rows[0]._fields, arrays, strict=True))
-    return execute(connection, statement, **columns, **values).rowcount
+    written = 0
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = rows[start : start + CHUNK_ROWS]
+        arrays = map(list, zip(*chunk, strict=True))
+        columns = dict(zip(chunk[0]._fields, arrays, strict=True))
+        written += execute(connection, statement, **columns, **values).rowcount
+    return written

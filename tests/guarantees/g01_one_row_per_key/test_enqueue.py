@@ -329,7 +329,8 @@ def test_an_invalid_key_or_time_is_refused_without_a_query(db, job, arguments, m
         ),
         (
             {"namespace": "elsewhere"},
-            'no job "mail" in namespace "elsewhere". A job is known after the first sync of its schedules.yaml.',
+            'no job "mail" in namespace "elsewhere". A job is known after the first sync of its'
+            " schedules.yaml, in its namespace.",
         ),
         ({"run_at": datetime(9999, 12, 31, tzinfo=UTC)}, "is not between the years 1970 and 9998"),
     ],
