@@ -19,10 +19,9 @@ from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
 from support.project import until
 
 GUIDES = {
-    name: ROOT / "docs" / f"{name}.md"
-    for name in ("django", "etl", "fastapi", "package", "sqlalchemy")
+    name: ROOT / "docs" / f"{name}.md" for name in ("django", "fastapi", "package", "sqlalchemy")
 }
-GUIDES["flask"] = GUIDES["sqlalchemy"]
+GUIDES |= {"etl": ROOT / "docs" / "follow.md", "flask": GUIDES["sqlalchemy"]}
 Example = Callable[[str], ExampleProject]
 
 

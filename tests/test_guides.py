@@ -131,7 +131,7 @@ def test_the_chain_of_the_guide_runs_in_its_order(folder: Path, own_dsn: str) ->
     environment = {"PATH": PATH, "HOME": str(folder), "YAMLSCHED_DSN": own_dsn}
     shutil.copytree(ROOT / "examples" / "etl", folder, dirs_exist_ok=True)
 
-    wrong = guides.problems("etl.md", folder, environment, {}, "sh")
+    wrong = guides.problems("follow.md", folder, environment, {}, "sh")
 
     assert not wrong, "\n\n".join(wrong)
     with psycopg.connect(own_dsn) as connection:
