@@ -112,12 +112,12 @@ def _submit(worker: Worker, queue: str, runs: list[ClaimedRun], sent_at: float) 
         job = jobs.get(run.job_type)
         attempt = Attempt(run, job or Job(run.job_type), sent_at + run.lease, sent_at)
         worker.attempts.add(attempt)
-        if worker.stopped_at is not None:
-            worker.outcomes.add(attempt, STOPPED._replace(has_begun=False))
-        elif job is None or job.queue != queue:
-            worker.outcomes.add(attempt, NOT_HERE._replace(has_begun=False))
-        else:
+        is_here = job is not None and job.queue == queue
+        if is_here and worker.stopped_at is None:
             executable.append(attempt)
+        else:
+            end = STOPPED if is_here else NOT_HERE
+            worker.outcomes.add(attempt, end._replace(has_begun=False))
     worker.busy_at = clock.now()
     if worker.registration is not None:
         worker.registration.note_started(queue, len(executable))

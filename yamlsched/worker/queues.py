@@ -6,7 +6,7 @@ Each queue is claimed by itself, so that a full pool does not hold up the others
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from yamlsched.schedule.job import Mode, Queue
 from yamlsched.worker.attempt import Attempt, Workload
@@ -28,7 +28,7 @@ class Queues:
         self._new_claims, self._create = new_claims, create
         self.processes = processes
         self._coroutines: dict[str, Pool] = {}
-        self._claims: dict[str, Claims] = {}
+        self.claims: dict[str, Claims] = {}  # by queue, also of those that have left the file
         self._served: list[Claims] = []
 
     def __iter__(self) -> Iterator[Claims]:
@@ -56,15 +56,11 @@ class Queues:
         for name, queue in sorted(rules.items()):
             if queue.mode is Mode.ASYNC and name not in self._coroutines:
                 self._coroutines[name] = self._create(name, queue, workload)
-            if name not in self._claims:
-                self._claims[name] = self._new_claims(name)
-            self._claims[name].rules = queue
-            served.append(self._claims[name])
+            if name not in self.claims:
+                self.claims[name] = self._new_claims(name)
+            self.claims[name].rules = queue
+            served.append(self.claims[name])
         self._served = served  # a new list: the worker may be waiting amid the one that it has
-
-    def claims_of(self, attempt: Attempt) -> Claims | None:
-        """Return the claims of the queue of ``attempt``; None: this host does not serve it."""
-        return self._claims.get(attempt.queue)
 
     def poll_now(self) -> None:
         for claims in self._served:
@@ -97,8 +93,7 @@ class Queues:
         for pool, group in groups.items():
             pool.submit(group)
 
-    def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
+    def stop(self, attempts: list[Attempt], grace: float | None = None) -> None:
         """Stop attempts as ``Pool.stop`` does."""
-        wanted = list(attempts)
         for pool in self.pools:
-            pool.stop(wanted, grace)
+            pool.stop(attempts, grace)

@@ -22,10 +22,10 @@ import psycopg
 
 from yamlsched import db, log
 from yamlsched.db.connection import describe, reason
-from yamlsched.db.query import AsyncConnection
+from yamlsched.db.query import AsyncConnection, execute
 from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.worker import clock, forking, statements
+from yamlsched.worker import clock, forking
 
 
 async def run_in_helper(do: Callable[[], T], keep: Sequence[int] = ()) -> T:
@@ -226,7 +226,7 @@ class WorkerSession:
                 self._connection = connection
                 if (on_notify := self._on_notify) is not None:
                     connection.add_notify_handler(lambda notification: on_notify())
-                    await statements.listen(connection)
+                    await execute(connection, "runs.listen")
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
             self._database.failed(

@@ -234,11 +234,6 @@ async def keep_outputs(
     )
 
 
-async def listen(connection: AsyncConnection) -> None:
-    """Subscribe the session to notifications about new runs."""
-    await execute(connection, "runs.listen")
-
-
 async def report_progress(
     connection: AsyncConnection,
     reports: Sequence[tuple[ClaimedRun, Progress]],

@@ -156,7 +156,7 @@ class Worker:
                     self.queues.poll_now()
                     return
                 self.report.note_outcome(pending)
-                if claims := self.queues.claims_of(attempt):
+                if claims := self.queues.claims.get(attempt.queue):
                     claims.note_outcome(pending.outcome, pending.end.kind is EndKind.RELEASED)
                 self.queues.poll_after([attempt])
             case Failed(error) if self._failure is None:

@@ -220,13 +220,6 @@ class Memory:
         shared.step += 1  # the type wraps around
 
 
-def write_all(descriptor: int, content: bytes | bytearray) -> None:
-    """Write ``content``; wait while the pipe is full."""
-    unwritten = memoryview(content)
-    while unwritten:
-        unwritten = unwritten[os.write(descriptor, unwritten) :]
-
-
 def frame(kind: str | int, content: Any = None) -> bytes:
     """Return what one side sends to the other."""
     body = marshal.dumps((kind, content))

@@ -181,11 +181,13 @@ class Runner:
         self.put(protocol.END, (index, took, content))
 
     def send(self) -> None:
-        """Send what was reported."""
+        """Send what was reported; wait while the pipe is full."""
         if self.successes:
             self.put(protocol.SUCCESSES, self.successes)
-        content, self.unsent, self.successes = self.unsent, bytearray(), []
-        protocol.write_all(self.channel.results, content)
+        unwritten = memoryview(self.unsent)
+        self.unsent, self.successes = bytearray(), []
+        while unwritten:
+            unwritten = unwritten[os.write(self.channel.results, unwritten) :]
 
     def main(self) -> NoReturn:
         """Execute tasks until the parent closes the pipe. Whatever happens, the
