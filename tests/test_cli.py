@@ -87,7 +87,7 @@ def test_a_verb_has_only_the_global_options_that_it_uses() -> None:
     [
         (["tikc"], 'no command "tikc". Did you mean "tick"?'),
         (["db", "strat"], 'no command "strat". Did you mean "start"?'),
-        (["db", "x"], 'no command "x". See: python -m yamlsched db --help'),
+        (["db", "x"], 'no command "x". See: yamlsched db --help'),
     ],
 )
 def test_a_misspelt_verb_is_a_usage_error_and_gets_a_suggestion(

@@ -261,7 +261,7 @@ def test_failures_are_found_without_reading_the_history(own_dsn: str) -> None:
         assert rows_read(db, load("failures")["attempts"], {**given, "definitions": jobs}) <= 2
 
 
-# -- runs --group-by error_type, and status -v
+# -- runs --group-by error_type
 
 
 def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:

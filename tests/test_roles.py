@@ -614,7 +614,7 @@ def test_each_verb_that_reads_works_as_a_reader(
 
     for verb in (
         *(
-            ["status", "-v"],
+            ["status"],
             ["status", "--check"],
             ["report"],
             ["runs"],

@@ -157,7 +157,7 @@ def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
     assert (check.code, check.out.count("\n"), check.err) == (1, 1, "")
     assert check.out.startswith(expected)
     assert expected in cli("status").out
-    [refused] = json.loads(cli("status", "--format", "json").out)["refused_files"]
+    [refused] = json.loads(cli("status", "--format", "json").out)["refused"]
     assert (refused["mistakes"], refused["place"]) == (2, f"{socket.gethostname()}:{file}")
     assert of_metrics(db, "yamlsched_refused_files") == 1
 

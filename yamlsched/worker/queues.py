@@ -46,21 +46,21 @@ class Queues:
 
     def pool(self, claims: Claims) -> Pool:
         """Return where the runs of a queue execute, if they need no process to themselves."""
-        is_async = claims.rules.mode is Mode.ASYNC
-        return self._coroutines[claims.queue] if is_async else self.processes
+        if claims.rules.mode is Mode.ASYNC:
+            return self._coroutines[claims.queue]
+        return self.processes
 
     def open(self, workload: Workload) -> None:
         """Serve the queues of ``workload``, and no others."""
         rules = {job.queue: job.queue_rules for job in workload.jobs.values()}
-        served = []
         for name, queue in sorted(rules.items()):
             if queue.mode is Mode.ASYNC and name not in self._coroutines:
                 self._coroutines[name] = self._create(name, queue, workload)
             if name not in self.claims:
                 self.claims[name] = self._new_claims(name)
             self.claims[name].rules = queue
-            served.append(self.claims[name])
-        self._served = served  # a new list: the worker may be waiting amid the one that it has
+        # a new list: the worker may be waiting amid the one that it has
+        self._served = [self.claims[name] for name in sorted(rules)]
 
     def poll_now(self) -> None:
         for claims in self._served:
@@ -70,12 +70,11 @@ class Queues:
         """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that
         waited for their end.
         """
-        has_turn = any(attempt.has_turn for attempt in attempts)
+        if any(attempt.has_turn for attempt in attempts):
+            self.poll_now()
+            return
         for claims in self._served:
-            if has_turn:
-                claims.poll_now()
-            else:
-                claims.poll_soon()
+            claims.poll_soon()
 
     def check(self) -> None:
         """Check everything that depends on the clock."""

@@ -40,7 +40,7 @@ class RunReport:
     def note_reclaimed(self, reclaimed: ReclaimResult) -> None:
         """Log what was taken from which workers, and what has died."""
         for run in reclaimed.lost:
-            names = {**_names(run), "attempt": run.attempt}
+            names = _names(run) | {"attempt": run.attempt}
             log.warning("attempt.lost", **names, worker=run.locked_by)
         for run in reclaimed.dead:
             self._note_end(run, Status.DEAD, None, LOST_WORKER["lost_type"])

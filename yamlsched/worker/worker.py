@@ -132,8 +132,7 @@ class Worker:
                     # a signal to all processes at once reached it too
                     attempt.stopped = attempt.stopped or STOPPED
                 if attempt.stopped is not None and not end.is_success:
-                    stopped = attempt.stopped
-                    end = stopped._replace(
+                    end = attempt.stopped._replace(
                         stack=end.stack,
                         output=end.output,
                         omitted_bytes=end.omitted_bytes,
@@ -277,7 +276,8 @@ class Worker:
             await asyncio.sleep(IDLE_CHECK_INTERVAL_SECONDS if is_idle else CHECK_INTERVAL_SECONDS)
             self.queues.check()
             self.leases.check()
-            if self.attempts:
+            is_starting = not self.upkeep.next_at and self.database.away_since is None
+            if self.attempts or is_starting:
                 self.busy_at = clock.now()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()

@@ -64,6 +64,7 @@ def test_a_page_answers_with_the_document_of_its_verb(
         "longest",
         "job_is_off",
         "groups",
+        "texts",  # the page has the stacks and outputs of some attempts, and says of which
     }
     for name in expected.keys() - moving:
         assert found[name] == expected[name], name
@@ -72,6 +73,7 @@ def test_a_page_answers_with_the_document_of_its_verb(
         for each in (found, expected)
     ]
     assert groups[0] == groups[1]  # in the order of the page
+    expected.pop("texts", None)
     assert [type(found[name]) for name in expected] == [type(expected[name]) for name in expected]
 
 

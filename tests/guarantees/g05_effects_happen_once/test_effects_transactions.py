@@ -146,7 +146,10 @@ def test_a_commit_by_the_handler_is_reported(db, dsn, job):
             r"payload\.at of job \"mail\" is of type timedelta",
         ),
         (lambda run: run.enqueue("mail", []), 'payload of job "mail" is of type list'),
-        (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1)), "has no time zone"),
+        (
+            lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1)),
+            "is not a datetime with a time zone",
+        ),
         (
             lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1, tzinfo=UTC), delay="5m"),
             "pass one of them",
