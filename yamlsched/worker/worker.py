@@ -276,8 +276,8 @@ class Worker:
             await asyncio.sleep(IDLE_CHECK_INTERVAL_SECONDS if is_idle else CHECK_INTERVAL_SECONDS)
             self.queues.check()
             self.leases.check()
-            is_starting = not self.upkeep.next_at and self.database.away_since is None
-            if self.attempts or is_starting:
+            # until it has looked for due runs once, it is not idle
+            if self.attempts or (not self.upkeep.next_at and self.database.away_since is None):
                 self.busy_at = clock.now()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
