@@ -72,7 +72,6 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
         "several-files.md",
         "from-celery.md",
         "customers.md",
-        "development.md",
         "docker.md",
         "managed.md",
         "systemd.md",
