@@ -38,7 +38,7 @@ screenshots: .venv/ready-dev
 	$(BIN)/python -m tests.screenshots $(ARGS)
 
 docs: .venv/ready-dev
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the documentation is in var/site"
 
 lock:
