@@ -196,7 +196,7 @@ def test_a_fan_out_above_the_limit_fails_its_attempt_and_is_not_written(project:
     assert project.summary(large) == ("dead", 1, 1, 1, 1)
     assert project.row(large).error_type == "EnqueueRefused"
     assert project.row(large).last_error.startswith(
-        f"it enqueued {count} runs, 64 MiB, over the limit of 64 MiB: "
+        f"it enqueued {count} runs, over the limit of 64 MiB: "
     )
     assert {project.summary(run) for run in naps} == {DONE}
     assert project.statuses() == {"dead": 1, "succeeded": 20}

@@ -29,7 +29,6 @@ from yamlsched.schedule.job import Job, Overlap
 from yamlsched.worker.claiming import ClaimScope
 from yamlsched.worker.output import AttemptOutput
 
-ASYNC_CANCEL_GRACE_SECONDS = 3.0
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 
 
@@ -71,11 +70,6 @@ class Attempt:
         return bool(self.job.command)
 
     @property
-    def queue(self) -> str:
-        """The queue from which it was claimed: another one is refused."""
-        return self.job.queue
-
-    @property
     def is_coroutine(self) -> bool:
         """Whether it shares a process with other attempts of its queue.
 
@@ -104,13 +98,6 @@ class Attempt:
     def kill_after(self) -> float:
         """Seconds between SIGTERM and SIGKILL to a program."""
         return self.job.kill_after.total_seconds()
-
-    @property
-    def cancel_grace(self) -> float:
-        """Seconds that a handler has to end whose run an operator has cancelled, if its process has
-        other runs.
-        """
-        return ASYNC_CANCEL_GRACE_SECONDS if self.is_coroutine else 0.0
 
     def keeps_output(self, end: AttemptEnd) -> bool:
         """Return whether what it printed is kept, now that its handler has ended with ``end``."""

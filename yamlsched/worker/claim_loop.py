@@ -16,6 +16,7 @@ from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
 if TYPE_CHECKING:
     from yamlsched.worker.worker import Worker
 
+MAX_PAYLOAD_CHARS = 1 << 24  # of runs that are claimed ahead
 ONE_SESSION_AFTER_SECONDS = 5.0  # without an attempt: it closes the others
 NOT_HERE = AttemptEnd(
     EndKind.RELEASED,
@@ -73,19 +74,23 @@ def _room(worker: Worker, claims: Claims) -> int:
     if claims.is_exhausted or worker.must_not_claim() or not worker.outcomes.has_room():
         return 0
     capacity = worker.queues.pool(claims).capacity()
-    if capacity.parallel == 0:
+    if not capacity.parallel:
         # other ticks of this host have all permits, and do what is due
         claims.is_exhausted, claims.look_at = True, clock.now() + POLL_INTERVAL_SECONDS
         return 0
-    room = capacity.total - capacity.held
-    if 2 * room < capacity.total - capacity.parallel:
+    payloads = MAX_PAYLOAD_CHARS // worker.payload_chars
+    total = min(capacity.total, max(capacity.parallel, payloads))
+    room = total - capacity.held
+    if 2 * room < total - capacity.parallel:
         return 0  # there is enough to do: a claim of a few runs costs more than it gains
     if worker.limits.max_runs is not None:
         room = min(room, worker.limits.max_runs - worker.claimed_count)
     if (concurrency := claims.rules.concurrency) is None:
         return room
-    executing = [held for held in worker.attempts if held.queue == claims.queue]
-    return min(room, concurrency - sum(held.took is None for held in executing))
+    executing = sum(
+        held.took is None and held.job.queue == claims.queue for held in worker.attempts
+    )
+    return min(room, concurrency - executing)
 
 
 async def _claim(worker: Worker, claims: Claims, limit: int) -> None:
@@ -98,6 +103,7 @@ async def _claim(worker: Worker, claims: Claims, limit: int) -> None:
     elif runs:
         worker.report.note_claimed(runs)
         worker.claimed_count += len(runs)
+        worker.payload_chars = max(len(run.payload) for run in runs)
         _submit(worker, claims.queue, runs, sent_at)
     worker.release_idle_capacity()
     await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent

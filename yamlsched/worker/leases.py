@@ -94,6 +94,8 @@ async def forget_output(connection: AsyncConnection, attempts: Iterable[Attempt]
 
 CHECK_INTERVAL_SECONDS = 0.1
 MIN_MARGIN_SECONDS = 0.5
+# for a coroutine whose run an operator has cancelled: its process has other runs
+ASYNC_CANCEL_GRACE_SECONDS = 3.0
 LOST_GRACE_SECONDS = 0.5  # between SIGTERM and SIGKILL, for a handler whose run is lost
 LOST = AttemptEnd(EndKind.RELEASED, "its lease was lost")
 UNRENEWED = AttemptEnd(EndKind.RELEASED, "its lease could not be renewed")
@@ -221,7 +223,9 @@ class Leases:
         if attempt.mark_lost(why):
             grace = LOST_GRACE_SECONDS
             if why == Status.CANCELLED:  # no other worker gets the run before the lease would end
-                wanted = attempt.kill_after if attempt.is_command else attempt.cancel_grace
+                wanted = ASYNC_CANCEL_GRACE_SECONDS if attempt.is_coroutine else 0.0
+                if attempt.is_command:
+                    wanted = attempt.kill_after
                 grace = max(grace, min(wanted, attempt.lease_ends_at - clock.now()))
             self._stop(attempt, LOST, grace)
 

@@ -87,7 +87,7 @@ class Queues:
         """Submit each attempt to its pool."""
         groups = defaultdict[Pool, list[Attempt]](list)
         for attempt in attempts:
-            pool = self._coroutines[attempt.queue] if attempt.is_coroutine else self.processes
+            pool = self._coroutines[attempt.job.queue] if attempt.is_coroutine else self.processes
             groups[pool].append(attempt)
         for pool, group in groups.items():
             pool.submit(group)

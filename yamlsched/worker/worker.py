@@ -80,6 +80,7 @@ class Worker:
         self.registration = registration
         self.limits, self.is_continuous = limits, is_continuous
         self.claimed_count, self._started_at = 0, clock.now()
+        self.payload_chars = 1  # of the largest payload that the last claim took
         self.report = RunReport()
         self.attempts: set[Attempt] = set()  # from claim to outcome
         self.stopped_at: float | None = None  # when it was asked to stop
@@ -155,7 +156,7 @@ class Worker:
                     self.queues.poll_now()
                     return
                 self.report.note_outcome(pending)
-                if claims := self.queues.claims.get(attempt.queue):
+                if claims := self.queues.claims.get(attempt.job.queue):
                     claims.note_outcome(pending.outcome, pending.end.kind is EndKind.RELEASED)
                 self.queues.poll_after([attempt])
             case Failed(error) if self._failure is None:

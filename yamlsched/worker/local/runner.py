@@ -176,7 +176,7 @@ class Runner:
             return
         content = pickle.dumps(end._replace(usage=used))
         if len(content) > MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES:
-            content = pickle.dumps(_refused(end, len(content)))
+            content = pickle.dumps(_refused(end))
         self.memory.end(index)
         self.put(protocol.END, (index, took, content))
 
@@ -342,9 +342,14 @@ class ProcessRunner(Runner):
         Let stdout and stderr be the pipe of output again, whatever the handler did to their
         descriptors.
         """
-        if not all(_has_inode(descriptor, inode) for descriptor, inode in self.pipes):
+        try:
+            is_open = all(os.fstat(pipe).st_ino == inode for pipe, inode in self.pipes)
+        except OSError:
+            is_open = False
+        if not is_open:
             os._exit(CLOSED_PIPES)
-        set_descriptors(self.channel.output)
+        with contextlib.suppress(OSError):  # no descriptor is left, or no /dev/null: it is replaced
+            set_descriptors(self.channel.output)
 
     def _flush_output(self) -> None:
         """Flush what the handler printed, and undo what it did to the streams that its successors
@@ -369,18 +374,13 @@ class ProcessRunner(Runner):
         return int(COUNT.unpack(self.unread)[0])
 
 
-def _refused(end: AttemptEnd, size: int) -> AttemptEnd:
+def _refused(end: AttemptEnd) -> AttemptEnd:
     runs = sum(len(batch.payloads) for batch in end.enqueued)
-    error = f"it enqueued {runs} runs, {size >> 20} MiB, over the limit of {MAX_FRAME_BYTES >> 20}"
-    error += " MiB: enqueue fewer in one attempt, and let some of them enqueue the rest"
+    error = (
+        f"it enqueued {runs} runs, over the limit of {MAX_FRAME_BYTES >> 20} MiB: enqueue fewer in"
+        " one attempt, and let some of them enqueue the rest"
+    )
     return AttemptEnd(EndKind.RAISED, error, "EnqueueRefused")
-
-
-def _has_inode(descriptor: int, inode: int) -> bool:
-    try:
-        return os.fstat(descriptor).st_ino == inode
-    except OSError:
-        return False
 
 
 def set_descriptors(output: int) -> None:
