@@ -168,3 +168,8 @@ def test_the_hook_and_the_owners_of_the_review_page_fit_the_file() -> None:
     assert re.search(hook["files"], "schedules.yaml")
     owned = [line.split()[0] for line in blocks["CODEOWNERS"].splitlines()]
     assert owned == ["/schedules.yaml", "/CODEOWNERS"]
+
+
+def test_the_pages_have_at_most_45_000_words() -> None:
+    words = {page: len(page.read_text("utf-8").split()) for page in (ROOT / "docs").rglob("*.md")}
+    assert sum(words.values()) <= 45_000, sorted(words.items(), key=lambda item: -item[1])[:10]
