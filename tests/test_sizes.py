@@ -50,17 +50,26 @@ def test_a_frame_is_complete_only_with_its_last_byte() -> None:
     whole = frame(0, b"x" * PIPE)
     frames = Frames()
 
-    assert [frames.feed(whole[at : at + 1]) for at in range(8)] == [[]] * 8
-    assert frames.feed(whole[8:-1]) == []
-    assert frames.feed(whole[-1:]) == [(0, b"x" * PIPE)]
+    assert [list(frames.feed(whole[at : at + 1])) for at in range(8)] == [[]] * 8
+    assert list(frames.feed(whole[8:-1])) == []
+    assert list(frames.feed(whole[-1:])) == [(0, b"x" * PIPE)]
 
 
 @pytest.mark.parametrize("length, content", [(MAX_FRAME_BYTES + 1, b""), (3, b"xyz"), (0, b"")])
 def test_invalid_frames_are_refused(length: int, content: bytes) -> None:
     with pytest.raises(ValueError, match="frame"):
-        Frames().feed(length.to_bytes(4, "little") + content)
+        list(Frames().feed(length.to_bytes(4, "little") + content))
 
     assert marshal.loads(marshal.dumps(length)) == length
+
+
+def test_frames_before_an_invalid_one_in_the_same_piece_are_read() -> None:
+    received = list[tuple[int, bytes]]()
+
+    with pytest.raises(ValueError, match="frame"):
+        received.extend(Frames().feed(frame(0, b"a report") + b"garbage, and more garbage"))
+
+    assert received == [(0, b"a report")]
 
 
 # -- payloads

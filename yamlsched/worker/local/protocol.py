@@ -232,25 +232,22 @@ class Frames:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, piece: bytes) -> list[Any]:
-        """Return the content of each frame that ``piece`` completes. Raises ValueError for anything
-        else.
+    def feed(self, piece: bytes) -> Iterator[Any]:
+        """Yield the content of each frame that ``piece`` completes. Raises ValueError for anything
+        else, after the frames before it.
         """
         self._rest += piece
-        contents, start = [], 0
-        while len(self._rest) - start >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._rest, start)
+        while len(self._rest) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._rest)
             if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of {length} bytes")
-            end = start + LENGTH.size + length
+            end = LENGTH.size + length
             if len(self._rest) < end:
-                break
+                return
+            body = self._rest[LENGTH.size : end]
+            del self._rest[:end]
             try:
-                contents.append(
-                    marshal.loads(bytes(memoryview(self._rest)[start + LENGTH.size : end]))
-                )
+                content = marshal.loads(body)
             except (EOFError, TypeError) as error:
                 raise ValueError("an unreadable frame") from error
-            start = end
-        del self._rest[:start]
-        return contents
+            yield content

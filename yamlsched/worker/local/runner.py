@@ -22,7 +22,7 @@ import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TextIO
 
 from yamlsched import plugin_manager
@@ -152,7 +152,7 @@ class Runner:
     def import_handler(self, call: HandlerCall) -> Callable[..., Any]:
         return resolve(call.path)
 
-    def receive(self) -> list[Any]:
+    def receive(self) -> Iterator[Any]:
         """Return the frames that a piece of what the parent sends completes. Exits when the pipe is
         closed.
         """
