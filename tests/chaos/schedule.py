@@ -167,6 +167,8 @@ class Schedule:
             job["cron"] = self._choice.choice(CRONS)
         elif what == "max_attempts" and name != "mortal":
             job["max_attempts"] = self._choice.choice([1, 3, 10])
+        elif what == "priority":  # of runs that wait, too
+            job["priority"] = self._choice.choice(["low", "normal", "high"])
         elif what == "handler" and name != "coroutine":
             job["handler"] = self._choice.choice(["scripted.play", "scripted:play_again"])
         elif what == "environments":
@@ -190,5 +192,5 @@ class Schedule:
         self.write()
 
 
-EDITS = ["lease", "max_attempts", "handler", "environments", "remove or restore"]
+EDITS = ["lease", "max_attempts", "priority", "handler", "environments", "remove or restore"]
 EDITS_OF_SCHEDULED = [*EDITS, "overlap", "overlap", "cron", "lease"]
