@@ -18,10 +18,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.project import until
 from support.rows import a_job, a_run, value
 from yamlsched import db as store
 from yamlsched.errors import Refused
-from yamlsched.service import start_commands
+from yamlsched.service import start_commands, starts
 from yamlsched.service.start_commands import StartContext, find_program, run_command
 from yamlsched.service.start_rule import QueueStart
 from yamlsched.service.starts import start_missing, starting
@@ -197,6 +198,43 @@ def test_a_worker_that_comes_although_its_command_failed_counts(
     assert start_missing(context, [replace(GPU, command=comes)]) == 1
     [row] = workers(db)
     assert (row.ended_at, row.error) == (None, None)
+
+
+def test_what_a_command_returns_while_the_session_is_lost_is_reported_when_it_is_back(
+    db: Db, context: StartContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts, "RETRY_SECONDS", 0.01)
+    a_due_run(db, a_job(db, overlap="allow"))
+    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    before = value(db, f"select array_agg(pid) {others}") or []
+    waits = ("import os, time", "while not os.path.exists('fail'): time.sleep(0.01)", "exit(3)")
+    stopping, stop = os.pipe()
+    with ThreadPoolExecutor() as pool:
+        start = replace(GPU, command=program(*waits))
+        started = pool.submit(start_missing, context, [start], stopping)
+        until(lambda: workers(db) or started.done())
+        db.execute(f"select pg_terminate_backend(pid) {others} and pid <> all (%s)", [before])
+        (tmp_path / "fail").touch()
+        until(lambda: workers(db)[0].error == "exit code 3" or started.done())
+        os.close(stop)
+        assert started.result() == 1
+    os.close(stopping)
+    [row] = workers(db)
+    assert row.error == "exit code 3"
+
+
+def test_a_start_whose_failure_cannot_be_written_ends_after_a_few_tries(
+    db: Db,
+    context: StartContext,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(starts, "RETRY_SECONDS", 0.01)
+    a_due_run(db, a_job(db, overlap="allow"))
+    db.execute("alter table yamlsched.workers add constraint no check (error is null)")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        start_missing(context, [replace(GPU, command=program("exit(3)"))])
+    assert capfd.readouterr().err.count("starts.failed") == starts.MAX_TRIES - 1
 
 
 # -- commands --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import select
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -40,7 +41,8 @@ from yamlsched.worker.worker import Worker
 
 INTERVAL_SECONDS = 1.0  # between decisions of a loop
 STOP_SECONDS = 2.0  # that a loop which ends leaves to decisions
-RETRY_SECONDS = 5.0  # after the database did not answer a loop
+RETRY_SECONDS = 5.0  # after the database did not answer
+MAX_TRIES = 3  # to report commands that have failed, once there are no more decisions
 MIN_COUNTED = 1_000  # runs of each level that are counted: the first ones may wait for a limit
 MAX_COMMANDS = 1_000  # that run side by side
 SESSION = {**db.connection.SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "2s"}
@@ -109,27 +111,64 @@ def start_missing(
     The rows of workers are committed before their commands run side by side, and no lock is held
     meanwhile. So a host that dies or hangs here costs only ``start_timeout``. A process that starts
     workers is not killed between a request and its command for the same reason.
+
+    What commands return while the database is away is written when it is back. Once there are no
+    more decisions, it is given up after ``MAX_TRIES``.
     """
-    count, decides, is_stopping = 0, True, stop is None
-    commands: dict[Future[str | None], tuple[str, str]] = {}  # queue and worker
-    with db.connect(context.dsn, SESSION) as connection, ThreadPoolExecutor(MAX_COMMANDS) as pool:
+    starter, tries = Starter(context, starts, stop), 0
+    with starter.pool:
         while True:
-            for start in starts if decides else ():
-                for id in _request(connection, context.namespace, start):
-                    commands[pool.submit(run_command, context, start, id)] = (start.queue, id)
-                    count += 1
-            if is_stopping and not commands:
-                return count
-            if is_stopping or stop is None:
-                wait_for(commands, return_when=FIRST_COMPLETED)
+            try:
+                with db.connect(context.dsn, SESSION) as connection:
+                    return starter.run(connection)
+            except (psycopg.Error, EnvironmentFailed) as error:
+                tries += starter.is_stopping
+                if starter.is_stopping and (not starter.commands or tries == MAX_TRIES):
+                    raise
+                log.warning("starts.failed", error=failure(error))
+            if starter.is_stopping:
+                time.sleep(RETRY_SECONDS)
             else:
-                is_stopping = bool(select.select([stop], [], [], INTERVAL_SECONDS)[0])
-            decides = not is_stopping
-            for command in [command for command in commands if command.done()]:
-                queue, id = commands.pop(command)
+                starter.wait(RETRY_SECONDS)
+
+
+class Starter:
+    """Starts workers; ``commands`` are those whose ends are not written yet."""
+
+    def __init__(
+        self, context: StartContext, starts: Sequence[QueueStart], stop: int | None
+    ) -> None:
+        self._context, self._starts, self._stop = context, starts, stop
+        self.pool = ThreadPoolExecutor(MAX_COMMANDS)
+        self.commands: dict[Future[str | None], tuple[str, str]] = {}  # queue and worker
+        self.is_stopping = stop is None
+        self._decides, self._count = True, 0
+
+    def run(self, connection: Connection) -> int:
+        """Start workers until stopped, and return how many were."""
+        namespace = self._context.namespace
+        while True:
+            for start in self._starts if self._decides else ():
+                for id in _request(connection, namespace, start):
+                    command = self.pool.submit(run_command, self._context, start, id)
+                    self.commands[command] = (start.queue, id)
+                    self._count += 1
+            if self.is_stopping and not self.commands:
+                return self._count
+            self.wait(INTERVAL_SECONDS)
+            self._decides = not self.is_stopping
+            for command in [command for command in self.commands if command.done()]:
                 if error := command.result():
-                    _note_failure(connection, context.namespace, queue, id, error)
-                    decides = True
+                    _note_failure(connection, namespace, *self.commands[command], error)
+                    self._decides = True
+                del self.commands[command]
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a command's end if stopped, otherwise for the stop."""
+        if self.is_stopping or self._stop is None:
+            wait_for(self.commands, return_when=FIRST_COMPLETED)
+        else:
+            self.is_stopping = bool(select.select([self._stop], [], [], seconds)[0])
 
 
 def _request(connection: Connection, namespace: str, start: QueueStart) -> Sequence[str]:
