@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -25,7 +26,7 @@ from yamlsched.errors import Refused
 from yamlsched.service import start_commands, starts
 from yamlsched.service.start_commands import StartContext, find_program, run_command
 from yamlsched.service.start_rule import QueueStart
-from yamlsched.service.starts import start_missing, starting
+from yamlsched.service.starts import StartTask, start_missing, starting
 from yamlsched.worker.registration import Registration, WorkerName, register
 
 Db = psycopg.Connection[Any]
@@ -231,10 +232,48 @@ def test_a_start_whose_failure_cannot_be_written_ends_after_a_few_tries(
 ) -> None:
     monkeypatch.setattr(starts, "RETRY_SECONDS", 0.01)
     a_due_run(db, a_job(db, overlap="allow"))
-    db.execute("alter table yamlsched.workers add constraint no check (error is null)")
+    db.execute("alter table yamlsched.workers add constraint no_error check (error is null)")
     with pytest.raises(psycopg.errors.CheckViolation):
         start_missing(context, [replace(GPU, command=program("exit(3)"))])
+    db.execute("alter table yamlsched.workers drop constraint no_error")
     assert capfd.readouterr().err.count("starts.failed") == starts.MAX_TRIES - 1
+
+
+def test_a_starter_that_is_being_replaced_when_its_loop_ends_leaves_nothing(
+    context: StartContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command may take a minute to return: the loop does not wait for it."""
+    monkeypatch.setattr(starts, "STOP_SECONDS", 0.01)
+    monkeypatch.setattr(starts, "start_missing", wait_for_a_command)
+    task = StartTask(context, (GPU,))
+
+    async def replace_and_cancel() -> None:
+        before = os.listdir("/dev/fd")
+        run = asyncio.create_task(task.run(None))  # type: ignore[arg-type]
+        pid = int(await read_when_written(tmp_path / "started"))
+        task.follow(context, (replace(GPU, max_workers=1),))
+        await read_when_written(tmp_path / "stopping")
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        await asyncio.sleep(0)  # the loop closes the pipe of the helper
+        assert os.listdir("/dev/fd") == before
+
+    asyncio.run(replace_and_cancel())
+
+
+def wait_for_a_command(context: StartContext, starts: object, stop: int) -> None:
+    (context.folder / "started").write_text(str(os.getpid()))
+    os.read(stop, 1)
+    (context.folder / "stopping").write_text("1")
+    time.sleep(600)
+
+
+async def read_when_written(path: Path) -> str:
+    while not (path.exists() and path.read_text()):
+        await asyncio.sleep(0.01)
+    return path.read_text()
 
 
 # -- commands --------------------------------------------------------------------------------------

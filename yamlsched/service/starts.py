@@ -253,15 +253,16 @@ class StartTask:
             reading, writing = os.pipe()
             keep = partial(start_missing, *self._state, reading)
             helper = asyncio.create_task(run_in_helper(keep, (reading,)))
-            timeout = None
             try:
-                await asyncio.wait({helper, changed}, return_when=asyncio.FIRST_COMPLETED)
+                try:
+                    await asyncio.wait({helper, changed}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    os.close(writing)  # the helper ends
+                await asyncio.wait({helper})
             except asyncio.CancelledError:
-                timeout = STOP_SECONDS  # commands go on without it
+                await asyncio.wait({helper}, timeout=STOP_SECONDS)  # commands go on without it
                 raise
             finally:
-                os.close(writing)  # the helper ends
-                await asyncio.wait({helper}, timeout=timeout)
                 os.close(reading)
                 helper.cancel()
                 changed.cancel()
