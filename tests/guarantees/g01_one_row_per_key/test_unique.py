@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from support.command_line import command_line
 from support.database import while_waiting
 from support.gates import FAILURE, LEASE, MINUTE, NOW, SUCCESS, Worker, limit
 from support.gates import worker as worker
+from support.project import until
 from support.rows import a_job, a_run, value
 from support.schedules import a_file, sync_by_hand
 from yamlsched.act import runs as actions
@@ -339,6 +341,57 @@ def test_batches_in_opposite_order_do_not_deadlock(db: Db, job: int, dsn: str, o
 
     assert value(db, "select count(*) from yamlsched.job_runs") == 50
     assert [a.run_id for a in answers["forth"]] == [a.run_id for a in answers["back"]][::-1]
+
+
+def test_batches_whose_keys_and_values_have_opposite_orders_may_be_repeated(
+    db: Db, job: int, dsn: str
+) -> None:
+    """No order of runs is one of their keys and of their values. Who waits in a circle gets an
+    error that a repetition does not, and has written nothing.
+    """
+    to = sorted(range(5), key=lambda to: str(unique_key(db, to)))
+    with (
+        psycopg.connect(dsn) as gate,
+        psycopg.connect(dsn, autocommit=True, options="-c deadlock_timeout=50ms") as first,
+        psycopg.connect(dsn, autocommit=True, options="-c deadlock_timeout=1h") as second,
+        ThreadPoolExecutor() as pool,
+    ):
+        # given a batch that has written one run, and waits for a second one
+        mail(gate, to[1])
+        refused = pool.submit(batch, first, {"b": to[0], "m": to[1], "a": to[2]})
+        await_lock(db, first)
+
+        # when another one has written the third, and waits for the first
+        made = pool.submit(batch, second, {"a": to[3], "b": to[4]})
+        await_lock(db, second)
+        gate.rollback()
+
+        # then the circle ends with an error
+        with pytest.raises(psycopg.errors.DeadlockDetected):
+            refused.result()
+        a, b = made.result()
+        assert [run.created for run in (a, b)] == [True, True]
+        found = batch(first, {"b": to[0], "m": to[1], "a": to[2]})
+        assert [run.created for run in found] == [False, True, False]
+        assert (found[0].run_id, found[2].run_id) == (b.run_id, a.run_id)
+
+
+def unique_key(db: Db, to: int) -> object:
+    question = (
+        "select yamlsched.unique_key(d, jsonb_build_object('to', %s::int))"
+        " from yamlsched.job_definitions d"
+    )
+    return value(db, question, to)
+
+
+def batch(connection: Any, runs: dict[str, int]) -> list[yamlsched.runs.enqueue.Enqueued]:
+    payloads = [{"to": to} for to in runs.values()]
+    return yamlsched.enqueue_many(connection, "mail", payloads, list(runs))
+
+
+def await_lock(db: Db, waiting: psycopg.Connection[Any]) -> None:
+    question = "select wait_event_type from pg_stat_activity where pid = %s"
+    until(lambda: value(db, question, waiting.info.backend_pid) == "Lock")
 
 
 @pytest.mark.parametrize("level", LEVELS)
