@@ -49,11 +49,23 @@ def test_jobs_are_sorted_by_what_became_slower_and_by_how_long_they_take(
 
     shown = page.get("/durations").text
     assert listed(shown) == ["quick", "slow"]
-    assert "quick 20s 5s × 4.00 slower 20s 20s 20s" in words(shown)
-    assert "slow 10m 10m × 1.00" in words(shown)
+    assert "quick 20s × 4.00 slower was 5s 20s 20s 20s" in words(shown)
+    assert "slow 10m × 1.00 was 10m" in words(shown)
     for sort in ("longest", "usual"):
         assert listed(page.get(f"/durations?sort={sort}").text) == ["slow", "quick"]
     assert listed(page.get("/durations?sort=name&q=slo").text) == ["slow"]
+
+
+def test_the_bars_of_all_jobs_have_one_scale(page: TestClient, db: Any) -> None:
+    # given jobs of 10 s and of 10 m, of which the page lists one
+    runs(db, a_job(db, "quick"), 10)
+    runs(db, a_job(db, "slow"), 600)
+
+    for path in ("/durations", "/durations?q=quick"):
+        shown = page.get(path).text
+        assert 'aria-label="From 1s to 10m, logarithmic"' in shown
+        assert '<rect y="4" width="36.0%" height="12" class="usual"/>' in shown
+    assert '<rect y="4" width="100.0%" height="12" class="usual"/>' in page.get("/durations").text
 
 
 def test_failed_runs_and_runs_of_other_weeks_do_not_count(page: TestClient, db: Any) -> None:
@@ -61,7 +73,7 @@ def test_failed_runs_and_runs_of_other_weeks_do_not_count(page: TestClient, db: 
     runs(db, job, 5)
     runs(db, job, 900, status="dead")
     runs(db, job, 900, days_ago=20)
-    assert "purge 5s – – 5s 5s 5s" in words(page.get("/durations").text)
+    assert "purge 5s 5s 5s 5s" in words(page.get("/durations").text)
 
 
 def test_the_page_says_that_the_newest_runs_of_a_job_count(page: TestClient, db: Any) -> None:
@@ -72,7 +84,7 @@ def test_the_page_says_that_the_newest_runs_of_a_job_count(page: TestClient, db:
 
     shown = words(page.get("/durations").text)
     assert "How long the newest 20 runs of each job took within 7 days" in shown
-    assert "purge 5s – – 5s 5s 5s" in shown
+    assert "purge 5s 5s 5s 5s" in shown
 
 
 def test_runs_that_were_pruned_still_say_how_long_is_usual_and_whether_a_job_became_slower(
@@ -92,13 +104,13 @@ def test_runs_that_were_pruned_still_say_how_long_is_usual_and_whether_a_job_bec
     # then the histogram stands for them
     assert value(db, "select count(*) from yamlsched.job_runs") == 8
     shown = words(page.get("/durations").text)
-    assert "quick ≈ 45s ≈ 5s × 9.05 slower 40s 1m10s 1m10s" in shown
-    assert "same ≈ 45s ≈ 40s – 40s 1m10s 1m10s" in shown
+    assert "quick ≈ 45s × 9.05 slower was ≈ 5s 40s 1m10s 1m10s" in shown
+    assert "same ≈ 45s was ≈ 40s 40s 1m10s 1m10s" in shown
     assert 'href="/runs/' not in page.get("/durations").text
 
     # and also where none is left of the last week
     db.execute("delete from yamlsched.job_runs")
-    assert "same ≈ 1m10s ≈ 40s – – 1m10s 1m10s" in words(page.get("/durations").text)
+    assert "same ≈ 1m10s was ≈ 40s – 1m10s 1m10s" in words(page.get("/durations").text)
     for path in ("/", "/jobs/same", "/runs"):
         assert page.get(path).status_code == 200
 

@@ -4,7 +4,8 @@ slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ SORTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+TICKS = [timedelta(seconds=each) for each in (0.01, 0.1, 1, 10, 60, 600, 3600, 36_000, 360_000)]
 MAX_TIMED_RUNS = 20
 """Of each job, the newest runs of a span whose durations are read."""
 
@@ -89,6 +91,25 @@ def _quantile(took: Sequence[timedelta], share: float) -> timedelta:
     return low + (high - low) * part
 
 
+class Axis(NamedTuple):
+    """The logarithmic scale that the bars of all jobs share: its lines, the ends included."""
+
+    ticks: Sequence[timedelta]
+
+    def place(self, value: timedelta) -> float:
+        """Return where a duration is, in percent."""
+        part = math.log(max(value / self.ticks[0], 1)) / math.log(self.ticks[-1] / self.ticks[0])
+        return round(100 * min(part, 1), 1)
+
+
+def axis(rows: Collection[Durations]) -> Axis:
+    """Return the scale on which all of these durations are."""
+    least = min((row.usual for row in rows), default=TICKS[0])
+    most = max((row.longest for row in rows), default=TICKS[-1])
+    first = max(sum(tick < least for tick in TICKS) - 1, 0)
+    return Axis(TICKS[first : max(sum(tick < most for tick in TICKS), first + 1) + 1])
+
+
 @dataclass(frozen=True)
 class DurationsPage:
     """The page: the jobs with what is usual in the week before, and by which factor they became
@@ -96,6 +117,8 @@ class DurationsPage:
     """
 
     rows: Sequence[tuple[Durations, Durations | None, float]]
+    axis: Axis
+    has_before: bool
     matching: int
     number: int
     pages: int
@@ -123,9 +146,9 @@ def of_week(visit: Visit, jobs: Sequence[str] | None = None, ago: int = 0) -> di
 
 def show(visit: Visit) -> DurationsPage:
     text, sort = visit.text("q"), visit.choice("sort", tuple(SORTS), "slower")
-    finds, before = finder(text), of_week(visit, ago=1)
+    finds, week, before = finder(text), of_week(visit), of_week(visit, ago=1)
     rows = []
-    for name, now in of_week(visit).items():
+    for name, now in week.items():
         old = before.get(name)
         is_known = old is not None and min(old.runs, now.runs) >= MIN_RUNS
         factor = now.usual / old.usual if old is not None and is_known and old.usual else 0.0
@@ -135,7 +158,9 @@ def show(visit: Visit) -> DurationsPage:
             rows.append((now, old, factor))
     rows.sort(key=SORTS[sort])
     listed, number, pages = visit.page_of(rows, PAGE_JOBS)
-    return DurationsPage(listed, len(rows), number, pages, text, sort)
+    return DurationsPage(
+        listed, axis(week.values()), bool(before), len(rows), number, pages, text, sort
+    )
 
 
 PAGE = Page("/durations", "durations.html", show)
