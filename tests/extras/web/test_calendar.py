@@ -90,6 +90,30 @@ def test_a_job_of_every_minute_is_one_cell_an_hour_and_one_line(few: TestClient)
     assert len(page) < 150_000
 
 
+def test_only_hours_and_days_that_have_far_more_or_fewer_runs_than_usual_are_marked(
+    visit: Visit, page_dsn: str
+) -> None:
+    # given seven jobs in each hour, which rest on one day, and twenty more in one hour of another
+    first = datetime.now(UTC).date() + DAY
+    busy, calm = first + 2 * DAY, first + 4 * DAY
+    with closing(psycopg.connect(page_dsn, autocommit=True)) as db:
+        for n in range(7):
+            days = f"* * {','.join(str((calm + d * DAY).isoweekday() % 7) for d in (1, 2, 3, 4, 5, 6))}"
+            a_job(db, f"hourly_{n}", namespace="far", schedule=f"0 * {days}")
+        for n in range(120):
+            a_job(db, f"more_{n}", namespace="far", schedule=f"0 5 * * {busy.isoweekday() % 7}")
+
+    page = visit(page_dsn, namespace="far").get(f"/calendar?tz=UTC&from={first}").text
+
+    piled = [title for title, _ in cells(page) if "pile-up" in title]
+    assert piled == [f"{busy:%a %-d %b} 05:00: 127 jobs, with a pile-up"]
+    marks = re.findall(r'<td class="runs( far)?" title="([^"]*)">(.?)<', page)
+    assert len(marks) == 7
+    assert marks[2] == (" far", "288 runs, 168 are usual", "▲")
+    assert marks[4] == (" far", "0 runs, 168 are usual", "▼")
+    assert {mark for nth, mark in enumerate(marks) if nth not in (2, 4)} == {("", "168 runs", "")}
+
+
 def test_an_hour_lists_its_slots_with_links_to_their_explanations(few: TestClient) -> None:
     tomorrow = datetime.now(UTC).date() + DAY
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from statistics import median
+from typing import NamedTuple
 
 from yamlsched.ask.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, Hour, PileUp, forecast
 from yamlsched.errors import ScheduleError
@@ -27,6 +29,8 @@ MAX_STARTS_OF_HOUR = 200
 MAX_PILE_UPS = 7
 MAX_DAYS_AHEAD = 366 * 3
 LEVELS = 4
+FAR = 1.5
+"""By this factor, an hour or a day that is marked has more than usual, or a day less."""
 REGULAR_MINUTES = 60
 MICROSECOND = timedelta(microseconds=1)
 
@@ -74,6 +78,14 @@ class Cell:
         return f"{self.hour.date:%a %-d %b} {self.hour.hour:02}:00: {', '.join(words)}"
 
 
+class DayRuns(NamedTuple):
+    """How many runs start on a day, and the mark of one that has far more or fewer than usual."""
+
+    number: int
+    mark: str
+    text: str
+
+
 @dataclass(frozen=True)
 class CalendarPage:
     """The page. ``coming`` has the jobs of the filter; ``agenda`` lists their slots from the chosen
@@ -89,6 +101,7 @@ class CalendarPage:
     timezone: str
     timezones: Sequence[str]
     days: Sequence[Sequence[Cell]]
+    runs: Sequence[DayRuns]  # of each of ``days``
     nights: Sequence[ClockChangeNight]
     pile_ups: Sequence[PileUp]
     more_pile_ups: int
@@ -146,6 +159,7 @@ def show(visit: Visit) -> CalendarPage:
         timezone=timezone,
         timezones=timezones if timezone in timezones else [timezone, *timezones],
         days=days,
+        runs=_runs(days, outlook),
         nights=nights,
         pile_ups=fullest,
         more_pile_ups=pile_ups - len(fullest),
@@ -229,12 +243,24 @@ def _days(visit: Visit, outlook: Forecast) -> list[list[Cell]]:
 
 
 def _piled(outlook: Forecast) -> set[int]:
-    """Return the hours that have a minute in which many jobs start."""
-    return {
-        nth
-        for nth, hour in enumerate(outlook.hours)
-        if max(outlook.jobs_by_minute[hour.start : hour.end], default=0) >= MIN_PILE_UP_JOBS
-    }
+    """Return the hours that have a minute in which many jobs start, and far more than usual."""
+    most = [max(outlook.jobs_by_minute[hour.start : hour.end], default=0) for hour in outlook.hours]
+    limit = max(MIN_PILE_UP_JOBS, FAR * median(most))
+    return {nth for nth, jobs in enumerate(most) if jobs >= limit}
+
+
+def _runs(days: Sequence[Sequence[Cell]], outlook: Forecast) -> list[DayRuns]:
+    """Return the runs of each day. One that has begun is not compared."""
+    numbers = [
+        sum(outlook.jobs_by_minute[cells[0].hour.start : cells[-1].hour.end]) for cells in days
+    ]
+    usual, runs = median(numbers[1:] or numbers), []
+    for number, cells in zip(numbers, days, strict=True):
+        mark, text = "", count(number, "run")
+        if abs(number - usual) >= MIN_PILE_UP_JOBS and not cells[0].is_past:
+            mark = "▲" if number >= FAR * usual else "▼" if number * FAR <= usual else ""
+        runs.append(DayRuns(number, mark, f"{text}, {usual:,.0f} are usual" if mark else text))
+    return runs
 
 
 def _link(visit: Visit, outlook: Forecast, hour: Hour) -> str:
