@@ -42,7 +42,7 @@ cross join lateral (
     where x.definition_id = d.id and x.day >= %(since)s::timestamptz
       and x.day < %(until)s::timestamptz
 ) p
-left join yamlsched.job_runs long on long.id = e.longest_id and long.started_at is not null
+left join yamlsched.job_runs long on long.id = e.longest_id
 left join yamlsched.job_runs large on large.id = e.largest_id
 where d.namespace = %(namespace)s and (%(of)s::text[] is null or d.job_type = any (%(of)s))
   and e.examined + p.runs > 0

@@ -314,6 +314,7 @@ def test_a_report_counts_pruned_runs_of_the_days_that_begin_in_its_span(db: Db) 
     now = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - DAY
     for days, status in ((40, "succeeded"), (41, "cancelled"), (100, "dead"), (2, "succeeded")):
         a_run(db, job, status, finished_at=now - days * DAY)
+    a_run(db, a_job(db, "other"), "succeeded", finished_at=now - 41 * DAY)
     since, until = now - 200 * DAY, now
 
     before = report.read(db, "default", since, until).ran
@@ -322,7 +323,7 @@ def test_a_report_counts_pruned_runs_of_the_days_that_begin_in_its_span(db: Db) 
 
     assert value(db, "select count(*) from yamlsched.job_runs") == 1
     names = ("runs", "jobs", "succeeded", "dead", "cancelled")
-    assert tuple(after[name] for name in names) == (4, 1, 2, 1, 1)
+    assert tuple(after[name] for name in names) == (5, 2, 3, 1, 1)
     assert after == before
     shorter = report.read(db, "default", now - 40 * DAY - HOUR, now - 40 * DAY + HOUR).ran
     assert shorter["runs"] == 0

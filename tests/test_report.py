@@ -74,21 +74,16 @@ def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
     ended(db, mail, "succeeded", END - SECOND, attempts=3)
     # an operator retried it
     ended(db, mail, "succeeded", END - SECOND, attempts=4, prior_attempts=3)
-    ended(db, mail, "dead", START + HOUR)
+    # an exception of its handler has the name that yamlsched gives to runs that expired
+    ended(db, mail, "dead", START + HOUR, error_type="Expired")
     ended(db, mail, "cancelled", START + HOUR)
+    ended(db, mail, "cancelled", START + HOUR, error_type="Expired")
     ended(db, a_job(db, "mail", namespace="billing"), "dead", START + HOUR)
 
     ran = night(db).ran
 
-    names = ("runs", "jobs", "succeeded", "retried", "dead", "cancelled")
-    assert tuple(ran[name] for name in names) == (
-        5,
-        2,
-        3,
-        1,
-        1,
-        1,
-    )
+    names = ("runs", "jobs", "succeeded", "retried", "dead", "cancelled", "expired")
+    assert [ran[name] for name in names] == [6, 2, 3, 1, 1, 2, 1]
     assert not ran["is_bounded"]
 
 
