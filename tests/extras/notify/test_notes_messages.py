@@ -111,8 +111,14 @@ def test_a_send_that_is_tried_again_tells_the_state_of_then(
 def test_each_job_of_a_message_was_told_its_own_deaths(
     story: Story, job: int, db: psycopg.Connection[Any]
 ) -> None:
-    story.die(job, SLOT, SLOT + HOUR, SLOT + 2 * HOUR)
-    story.die(a_job(db, "other", notify=["ops"]), SLOT)
+    # given jobs whose trouble has started at the same instant
+    slots = {job: 3, a_job(db, "other", notify=["ops"]): 1}
+    dead = [
+        a_run(db, dying, "dead", scheduled_for=SLOT + nth * HOUR)
+        for dying, runs in slots.items()
+        for nth in range(runs)
+    ]
+    story.note(*dead)
 
     assert story.send() == [("ops", "[default] 2 dead")]
     assert [story.row(name).told_runs for name in ("backup", "other")] == [3, 1]

@@ -41,6 +41,8 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
             a_late_run(db, of_other, 20)
     a_place(db, namespace="other", refused_at="now", errors=["x"] * 3)
     notes.settle(db, "other")
+    at_one_instant = "update yamlsched.notifications set since = '2026-01-14 02:00Z'"
+    db.execute(at_one_instant)
     before = rows_of(db, "other")
     assert [row["subject"] for row in before[0]] == ["backup", "file:", "late"]
 
@@ -51,6 +53,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
     a_place(db, refused_at="now", errors=["x"] * 3)
     notes.settle(db, "default")
     story.die(job, SLOT)
+    db.execute(at_one_instant)
     assert story.send() == [("ops", "[default] 1 dead and 1 in trouble")]
     assert rows_of(db, "other") == before
     story.succeed(job, SLOT)
