@@ -14,7 +14,9 @@ from (select) one left join yamlsched.namespaces n on n.namespace = %(namespace)
 -- is left for the next time. Of a job that others follow, the run of its latest slot stays. So
 -- does what an unfinished run waits for or has waited for, with what that has enqueued, and what an
 -- unfinished hook reports: their handlers get it.
-with held as materialized (
+select count(*) as rows, array_agg(h.id)::text as ids, max(h.definition_id) as definition,
+       (array_agg(h.finished_at order by h.definition_id desc, h.finished_at desc))[1] as last
+from (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
     cross join lateral (
@@ -31,8 +33,8 @@ with held as materialized (
           and (select h.id from yamlsched.job_runs h      -- a probe for each run
                where h.parent_id = r.id and h.hook is not null and h.finished_at is null
                limit 1) is null
-          and not (d.is_followed and coalesce(r.scheduled_for >= d.last_slot_at, false))
-          and not (d.is_followed and yamlsched.is_awaited(r))
+          and (d.is_followed and (r.scheduled_for >= d.last_slot_at or yamlsched.is_awaited(r)))
+              is not true
           and not (r.parent_id is not null and r.hook is null and exists (
               select from yamlsched.job_runs p
               where p.id = r.parent_id and yamlsched.is_awaited(p)))
@@ -43,11 +45,7 @@ with held as materialized (
     where d.namespace = %(namespace)s and d.id >= %(definition)s
     order by d.id
     limit %(limit)s
-)
-select (select count(*) from held) as rows, array(select h.id from held h)::text as ids,
-       (select max(h.definition_id) from held h) as definition,
-       (select max(h.finished_at) from held h
-        where h.definition_id = (select max(b.definition_id) from held b)) as last;
+) h;
 
 -- name: delete_runs
 -- Delete the runs that are held, and return what `add_days` keeps of them. A trigger deletes what
@@ -97,15 +95,15 @@ where d.namespace = %(namespace)s and g.definition_id = d.id and g.last_slot < %
 -- name: hold_keys
 -- Lock keys that are to be forgotten. Nothing else has their ids: they are found again by their
 -- place.
-with held as materialized (
+select count(*) as rows, array_agg(h.ctid)::text as ids
+from (
     select u.ctid
     from yamlsched.used_keys u
     where u.namespace = %(namespace)s and u.pruned_at < %(before)s
     order by u.pruned_at
     limit %(limit)s
     for update skip locked
-)
-select count(*) as rows, coalesce(array_agg(h.ctid), '{}')::text as ids from held h;
+) h;
 
 -- name: delete_keys
 delete from yamlsched.used_keys u
@@ -114,7 +112,8 @@ where u.ctid = any (%(ids)s::tid[]);
 -- name: hold_effects
 -- An effect outlives its run: as long as the run exists, it can be retried, and must find its
 -- effects.
-with held as materialized (
+select count(*) as rows, array_agg(h.id)::text as ids
+from (
     select o.id
     from yamlsched.effects o
     where o.namespace = %(namespace)s and o.claimed_at < %(before)s
@@ -122,8 +121,7 @@ with held as materialized (
     order by o.claimed_at
     limit %(limit)s
     for update of o skip locked
-)
-select count(*) as rows, coalesce(array_agg(h.id), '{}')::text as ids from held h;
+) h;
 
 -- name: delete_effects
 delete from yamlsched.effects e

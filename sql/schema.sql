@@ -666,10 +666,16 @@ as $$
         when payload is null or jsonb_typeof(payload) <> 'object' then
             format('payload of job "%s" is not a JSON object: its keys become keyword arguments',
                 job_type)
-        when octet_length(payload::text) > 65536 then
+        -- before its text, which may be thousands of times as long
+        when exists (
+            select from jsonb_path_query(payload, 'strict $.** ? (@.type() == "number")') n,
+                        abs(n::numeric) v
+            where v >= 1e3000 or scale(v) > 3000) then
+            format('payload of job "%s" has a number of over 3,000 digits: pass a string', job_type)
+        when octet_length(concat(payload)) > 65536 then  -- a cast would be done by the planner
             format('payload of job "%s" has %s bytes, over the limit of 64 KiB:'
                    ' store the data and pass a reference',
-                   job_type, octet_length(payload::text))
+                   job_type, octet_length(concat(payload)))
         when key = '' then
             'an idempotency key cannot be empty: leave it out (null) for a run without a key'
         when length(key) > 500 then
@@ -787,8 +793,8 @@ $$;
 create function yamlsched.is_worker() returns boolean
     language sql stable
 as $$
-    select has_table_privilege(case current_setting('role') when 'none' then session_user
-        else current_setting('role') end, 'yamlsched.job_runs', 'update')
+    select has_table_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user),
+                               'yamlsched.job_runs', 'update')
 $$;
 
 -- The error of the arguments of enqueue_many, or null.

@@ -10,8 +10,11 @@ from typing import Any
 from yamlsched.errors import Refused
 
 MAX_RESULT_BYTES = 65_536
-MAX_INTEGER_BITS = 10_000
-"""Python refuses to convert much larger integers to strings, with its own error."""
+MAX_DIGITS = 3_000
+"""Of a number, as in sql/schema.sql. Python refuses to convert much longer ones, with its own
+error.
+"""
+INTEGER_LIMIT = 10**MAX_DIGITS
 
 encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
@@ -41,7 +44,7 @@ def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]
         if problem := string_problem(value):
             yield where, problem
     elif isinstance(value, int):
-        if value.bit_length() > MAX_INTEGER_BITS:
+        if abs(value) >= INTEGER_LIMIT:
             yield where, "is an integer of over 3,000 digits: pass a string"
     elif value is None:
         return

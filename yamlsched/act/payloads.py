@@ -13,6 +13,7 @@ from psycopg import Connection
 
 from yamlsched.ask.history import place_of
 from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.jsonb import MAX_DIGITS
 from yamlsched.schedule import handlers
 from yamlsched.schedule.handlers import Parameters
 from yamlsched.schedule.load import load_file
@@ -35,8 +36,11 @@ def parse(text: str) -> dict[str, Any]:
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a valid JSON value: write null, or a string")
 
+    def integer(digits: str) -> int:
+        return int(digits) if len(digits) <= MAX_DIGITS else refuse("a number of over 3,000 digits")
+
     try:
-        value = json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=refuse, parse_int=integer)
     except json.JSONDecodeError as error:
         rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
         where = f"at {rest!r}" if rest else "where it ends"
