@@ -45,6 +45,12 @@ def test_a_database_that_cannot_be_reached_is_reported_without_the_password(visi
     assert answer.status_code == 503
     assert "No connection to the database" in answer.text
     assert "Connection refused" in answer.text
+    # and the page says what happened, keeps its menu, and asks again by itself
+    assert "<h1>The database is down or cannot be reached.</h1>" in answer.text
+    assert 'href="/nights"' in answer.text
+    assert 'action="/find"' in answer.text
+    assert '<div id="error" data-refresh>' in answer.text
+    assert answer.headers["Retry-After"] == "10"
     assert "hunter2" not in answer.text
 
 
@@ -61,6 +67,7 @@ def test_a_database_without_tables_says_which_command_creates_them(
     answer = visit(empty_dsn).get("/")
     assert answer.status_code == 503
     assert "yamlsched migrate" in answer.text
+    assert "The database is down" not in answer.text
 
 
 @pytest.mark.parametrize(

@@ -414,6 +414,7 @@ def test_a_job_that_does_not_exist_gets_a_suggestion(pages: TestClient, path: st
     answer = pages.get(path)
     assert answer.status_code == 404
     assert "Did you mean &#34;nightly_backup&#34;?" in answer.text
+    assert 'href="/jobs/nightly_backup">nightly_backup</a>' in answer.text
 
 
 def test_a_job_that_is_enqueued_has_its_runs_and_no_slots(pages: TestClient) -> None:

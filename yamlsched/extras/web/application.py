@@ -29,6 +29,7 @@ from yamlsched.ask import history
 from yamlsched.ask.runs import namespaces as known_namespaces
 from yamlsched.db.connection import reason
 from yamlsched.db.dsn import redactor
+from yamlsched.db.migrations import WrongTables
 from yamlsched.db.query import now
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.web import render
@@ -66,11 +67,17 @@ LACKS_PRIVILEGE = (
     'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the'
     ' roles, "yamlsched doctor" lists what the role is missing.'
 )
-WORKS_AFTERWARDS = (
-    "This page works again as soon as the database does; it does not have to be restarted."
-    " yamlsched doctor checks the setup."
+IS_DOWN = "The database is down or cannot be reached."
+AFTERWARDS = (
+    "No job starts until it is back; then hosts catch up. Start it if it has stopped. yamlsched"
+    " doctor checks the connection of a host."
 )
+TRIES_AGAIN = "This page tries again every 10 seconds and needs no restart."
+UNREACHABLE = (psycopg.OperationalError, EnvironmentFailed)
+RETRY = {"Retry-After": "10"}
 REPORT_SECONDS = 10.0
+NO_PAGE = "There is no such page."
+MISTYPED = "The link is old or mistyped. The menu has all pages; the box finds jobs and runs."
 IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
 
 
@@ -129,7 +136,7 @@ class Application:
     def _answer(self, page: Page, request: Request) -> Response:
         def answer() -> Response:
             if any("\0" in part for part in request.path_params.values()):
-                raise NotFound("There is no such page.")
+                raise NotFound(NO_PAGE)
             with self._visit(request) as visit:
                 target = page if visit.namespace else namespaces.PAGE
                 view = target.show(visit)
@@ -170,12 +177,14 @@ class Application:
                 request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE)
             )
         except (psycopg.Error, EnvironmentFailed) as error:
-            what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
-            self._report(request, what)
-            rejection = Rejection(
-                HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), WORKS_AFTERWARDS
+            why = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
+            self._report(request, why)
+            what, remedy = render.sentence(why), TRIES_AGAIN
+            if isinstance(error, UNREACHABLE) and not isinstance(error, WrongTables):
+                what, remedy = IS_DOWN, f"{what} {AFTERWARDS} {TRIES_AGAIN}"
+            return self._error(
+                request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, remedy, RETRY)
             )
-            return self._error(request, rejection)
         except SeeOther as other:
             return Response(
                 status_code=HTTPStatus.SEE_OTHER,
@@ -188,7 +197,9 @@ class Application:
             }
             return Response(file.text, media_type="text/plain", headers=headers)
         except BadRequest as error:
-            return self._error(request, Rejection(error.status, str(error), error.remedy))
+            return self._error(
+                request, Rejection(error.status, str(error), error.remedy, link=error.link)
+            )
         except Refused as error:
             return self._error(
                 request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error)))
@@ -291,6 +302,7 @@ class Application:
             headers = {"Cache-Control": "no-store", **rejection.headers}
             return Response(document, rejection.status, headers, "application/json")
         context = {"here": None, "visit": None, "view": rejection, "is_stranger": is_stranger}
+        context["is_retried"] = rejection.headers is RETRY and request.method == "GET"
         html = self._html(request, "error.html", rejection.status, **context)
         headers = {"Cache-Control": "no-store", **rejection.headers}
         return HTMLResponse(html, rejection.status, headers)
@@ -306,11 +318,13 @@ class Application:
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         what = {
-            HTTPStatus.NOT_FOUND: "There is no such page.",
+            HTTPStatus.NOT_FOUND: NO_PAGE,
             HTTPStatus.METHOD_NOT_ALLOWED: "This page has no such action.",
         }.get(HTTPStatus(error.status_code), render.sentence(error.detail))
+        remedy = MISTYPED if what == NO_PAGE else ""
         return self._error(
-            request, Rejection(HTTPStatus(error.status_code), what, headers=error.headers or {})
+            request,
+            Rejection(HTTPStatus(error.status_code), what, remedy, error.headers or {}),
         )
 
     async def _bug(self, request: Request, _: Exception) -> Response:

@@ -47,12 +47,15 @@ Reject = Callable[[Scope, Receive, Send, "Rejection"], Awaitable[None]]
 
 
 class Rejection(NamedTuple):
-    """Why a request is not served: a status, what happened, what to do."""
+    """Why a request is not served: a status, what happened, what to do, and a button's text and
+    address.
+    """
 
     status: HTTPStatus
     what: str
     remedy: str = ""
     headers: Mapping[str, str] = {}
+    link: tuple[str, str] | None = None
 
 
 NO_LOGIN = Rejection(

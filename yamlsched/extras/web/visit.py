@@ -41,9 +41,9 @@ class BadRequest(Exception):
 
     status = HTTPStatus.BAD_REQUEST
 
-    def __init__(self, what: str, remedy: str = "") -> None:
+    def __init__(self, what: str, remedy: str = "", link: tuple[str, str] | None = None) -> None:
         super().__init__(what)
-        self.remedy = remedy
+        self.remedy, self.link = remedy, link
 
 
 class NotFound(BadRequest):

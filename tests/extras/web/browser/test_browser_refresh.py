@@ -11,6 +11,7 @@ import pytest
 
 from docs import demo_data
 from support.database import temporary_database
+from support.page_checks import barriers
 from support.web_server import serving
 
 pytestmark = pytest.mark.browser
@@ -297,6 +298,28 @@ def test_a_server_that_does_not_answer_is_reported_and_asked_less_often(
     tab.unroute("**/why**")
     refresh(tab)
     tab.locator("#refresh:not(.bad)").wait_for()
+
+
+def test_a_page_that_was_opened_while_the_database_is_down_tries_again_until_it_is_back(
+    tab: Any, tabs: Any, shop: tuple[Any, str]
+) -> None:
+    db, site = shop
+    tabs.allowed += ["503"]
+    db.execute("alter schema yamlsched rename to gone")
+    try:
+        tab.goto(site + STILL)
+        assert "503" in tab.inner_text("main")
+        assert tab.locator("nav[aria-label=Pages] a").count() > 5
+        assert tab.locator("#find").is_visible()
+        assert barriers(tabs.open(site + STILL, bypass_csp=True)) == ""
+        tab.clock.run_for(1000)
+        assert refresh(tab).status == 503
+        assert "tried at" in tab.inner_text("#refresh")
+    finally:
+        db.execute("alter schema gone rename to yamlsched")
+    tab.clock.run_for(PERIOD_MS)
+    wait_for_text(tab, "nightly_backup")
+    assert tab.locator("#error").count() == 0
 
 
 def test_an_error_of_the_server_is_named_and_what_was_shown_stays(

@@ -27,7 +27,7 @@ from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import NotFound, Page, Visit
 from yamlsched.sync import definitions
 from yamlsched.sync.field_changes import Change, before_and_after, field_name
-from yamlsched.text import did_you_mean
+from yamlsched.text import closest_match
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.words import describe
@@ -180,9 +180,10 @@ def _marks(visit: Visit, name: str, series: Timeline) -> list[tuple[datetime, st
 
 def unknown_job(visit: Visit, name: str) -> NotFound:
     """Return the page that says that there is no such job, and which one may be meant."""
-    known = definitions.names(visit.connection, visit.namespace)
-    hint = did_you_mean(name, known, "A job is known after its first sync.")
-    return NotFound(f'There is no job "{name}" in namespace "{visit.namespace}".', hint)
+    meant = closest_match(name, definitions.names(visit.connection, visit.namespace))
+    hint = f'Did you mean "{meant}"?' if meant else "A job is known after its first sync."
+    link = (meant, visit.url("jobs", meant)) if meant else None
+    return NotFound(f'There is no job "{name}" in namespace "{visit.namespace}".', hint, link)
 
 
 def _link(visit: Visit, facts: JobFacts) -> charts.Link:

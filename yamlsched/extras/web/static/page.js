@@ -84,6 +84,8 @@
     }
   });
 
+  // A page that says that the database is down asks again until it has something else to show.
+  const isDown = document.getElementById("error") !== null;
   const PERIOD_SECONDS = 10;
   const MAX_PERIOD_SECONDS = 120;
   const main = document.getElementById("main");
@@ -106,10 +108,10 @@
   let timer = 0;
 
   function show(problem, mayReload = false) {
-    const time = updated.toLocaleTimeString([], { hour12: false, timeZone: label.dataset.zone });
-    const text = problem ? `not updated since ${time}: ${problem}` : `${isPaused ? "paused at" : "updated"} ${time}`;
+    const time = (isDown ? new Date() : updated).toLocaleTimeString([], { hour12: false, timeZone: label.dataset.zone || undefined });
+    const text = isDown ? `tried at ${time}` : problem ? `not updated since ${time}: ${problem}` : `${isPaused ? "paused at" : "updated"} ${time}`;
     if (note.textContent !== text) note.textContent = text;
-    label.classList.toggle("bad", Boolean(problem));
+    label.classList.toggle("bad", Boolean(problem) && !isDown);
     reload.hidden = !mayReload;
     button.textContent = isPaused ? "Resume" : "Pause";
   }
@@ -174,6 +176,7 @@
         failures += 1;
         show("signed out", true);
       } else if (answer.status === 304 || answer.ok) {
+        if (isDown) return location.replace(location.href);
         const html = answer.ok ? await answer.text() : "";
         if (isBusy()) return schedule();
         if (html) apply(html);
@@ -194,7 +197,7 @@
     schedule();
   }
 
-  function schedule(seconds = Math.min(PERIOD_SECONDS * 2 ** failures, MAX_PERIOD_SECONDS)) {
+  function schedule(seconds = isDown ? PERIOD_SECONDS : Math.min(PERIOD_SECONDS * 2 ** failures, MAX_PERIOD_SECONDS)) {
     clearTimeout(timer);
     timer = setTimeout(refresh, seconds * 1000);
   }
