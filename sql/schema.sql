@@ -1137,7 +1137,7 @@ as $$
     select r.id, 'after/' || d.id
     from yamlsched.job_runs r
     join yamlsched.job_definitions d on d.id = r.definition_id
-    where r.id = any (ids) and d.is_followed and exists (
+    where r.id = any (ids) and exists (
         select from yamlsched.job_definitions f
         where f.namespace = d.namespace and f.after_enqueued is not null
           and d.job_type = any (f.after))
