@@ -204,7 +204,11 @@ EQUIVALENT = {
     "continue_edits: g.is_edited": "gates are asked at which every run stands",
     "continue_edits: g.namespace = of_namespace\n": "gates of others are locked for a moment",
     "continue_edits: w.blocked_on = any": "what waits elsewhere is freed at other gates, too",
-    "schema.sql release: r.finished_at": "what follows a job looks again, and waits again",
+    **{
+        f"schema.sql release: {part}": "what follows a job looks again, and waits again"
+        for part in ("r.finished_at", "(e.r).hook")
+    },
+    "schema.sql release: (e.r).parent_id": "spares a call for runs without a parent",
     **{
         f"schema.sql {name}.finished_at is null": "redundant: what is blocked is not finished; for the index"
         for name in (
