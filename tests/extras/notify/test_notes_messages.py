@@ -165,6 +165,32 @@ def test_a_sender_that_is_suspended_for_longer_than_its_minute_counts_no_death_t
     assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
 
 
+def test_a_sender_that_is_suspended_until_the_trouble_is_over_says_nothing_about_the_next(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a sender during whose message another host sends the same and the recovery
+    def send_one(message: Message, deadline: float) -> str:
+        story.messages.append(message)
+        if len(story.messages) == 1:
+            story.later(2 * MINUTE)
+            story.send_due()
+            story.succeed(job, SLOT + MINUTE)
+            story.later(2 * MINUTE)
+            story.send_due()
+            story.die(job, SLOT + HOUR)
+        return ""
+
+    story.die(job, SLOT)
+    with monkeypatch.context() as during:
+        during.setattr(sending, "send_one", send_one)
+        titles = [title for _, title in story.send()]
+    died = "[default] backup: 1 run died"
+    assert titles == [died, died, "[default] backup has recovered"]
+
+    # then the death since is still to be told
+    assert story.send(after=2 * MINUTE) == [("ops", died)]
+
+
 def test_a_death_while_its_recovery_is_on_its_way_is_sent_next(
     story: Story, job: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
