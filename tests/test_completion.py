@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import yamlsched
+
 FILE = """
 version: 1
 jobs:
@@ -27,22 +29,12 @@ printf '%%s\\n' "${COMPREPLY[@]}"
 """
 
 
-def completed(folder: Path, *words: str) -> list[str]:
-    """Return what bash offers for the last of ``words``."""
-    bash = shutil.which("bash")
-    assert bash is not None
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    script = ASK % (" ".join(map(shlex.quote, words)), len(words) - 1)
-    done = subprocess.run(
-        [bash, "-c", script],
-        cwd=folder,
-        env={"PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "schedules.yaml").write_text(FILE)
+    (tmp_path / "broken.yaml").write_bytes(b"jobs: {a: [\xff")
+    (tmp_path / "odd.yaml").write_text("jobs: [a, b]")
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -61,22 +53,36 @@ def completed(folder: Path, *words: str) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_bash_completes(tmp_path: Path, words: list[str], expected: list[str]) -> None:
-    (tmp_path / "schedules.yaml").write_text(FILE)
-    (tmp_path / "broken.yaml").write_bytes(b"jobs: {a: [\xff")
-    (tmp_path / "odd.yaml").write_text("jobs: [a, b]")
+def test_the_program_answers_the_function_of_the_shell(
+    folder: Path, words: list[str], expected: list[str]
+) -> None:
+    variables = {"COMP_WORDS": shlex.join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = yamlsched(cwd=folder, _YAMLSCHED_COMPLETE="bash_complete", **variables)
 
-    assert completed(tmp_path, *words) == expected
+    assert done.stdout.split() == [f"plain,{word}" for word in expected]
+    assert done.stderr == ""
+
+
+def test_bash_completes_by_its_function(folder: Path) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [bash, "-c", ASK % ("yamlsched why clean", 2)],
+        cwd=folder,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["cleanup_nightly", "cleanup_weekly"]
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_that_is_installed_has_no_syntax_error(shell: str) -> None:
-    script = subprocess.run(
-        [sys.executable, "-m", "yamlsched", "completion", shell],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    script = yamlsched("completion", shell).stdout
     assert "_YAMLSCHED_COMPLETE" in script
     if installed := shutil.which(shell):
         subprocess.run([installed, "-n"], input=script, text=True, check=True)
