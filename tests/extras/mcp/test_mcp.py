@@ -11,19 +11,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import click
 import psycopg
 import pytest
-from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from support.rows import a_job, a_place, a_run
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
 from yamlsched.extras.mcp.answers import MAX_ANSWER_CHARS, answer
 from yamlsched.extras.mcp.tools import ACTIONS, READING, Tool, all_tools
+
+if TYPE_CHECKING:
+    from mcp import ClientSession
 
 pytestmark = pytest.mark.story
 
@@ -37,6 +39,9 @@ async def client(
     dsn: str, folder: Path, *words: str, **environment: str
 ) -> AsyncIterator[ClientSession]:
     """Start ``yamlsched mcp`` and yield a session of a client."""
+    # not at the top: each process of the suite would import it, also where stories are left out
+    from mcp import ClientSession, StdioServerParameters, stdio_client
+
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-m", "yamlsched", "mcp", *words],
