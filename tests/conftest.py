@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -96,6 +97,17 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     """
     cores = yield
     return cores if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else max(cores, min(3 * cores, 6))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which would find none in thousands of tests and modules."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
