@@ -425,12 +425,13 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
 
     assert [job.keys["env"] for job in found.jobs] == [{"TOKEN_FILE": "/etc/t"}] * 2
     report = messages(found)
-    assert "source:5: dropped: DB_PASSWORD looks like a secret" in report
+    assert "source:1: dropped: DB_PASSWORD looks like a secret" in report
     assert (
-        "source:5: dropped: PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass"
+        "source:2: dropped: PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass"
         in report
     )
     assert "source:4: dropped: LOGNAME" in report
+    assert "also line" not in report
     assert "s3cret" not in report
 
 

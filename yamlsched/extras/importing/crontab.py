@@ -135,7 +135,8 @@ def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
     elif name == "HOME":
         settings.home = settings.env[name] = value
     elif VARIABLE.fullmatch(name):
-        settings.env[name] = value
+        settings.env.pop(name, None)
+        settings.env |= place.without_secrets({name: value})
         if name == "TZ":
             place.advise(
                 "TZ is set for the commands only, as in cron; for the schedule see --timezone"

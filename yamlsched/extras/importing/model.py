@@ -189,20 +189,25 @@ class Place:
         except (TypeError, ValueError) as error:
             raise Refusal("it has a value that is not a constant, or none of JSON's") from error
         defaults = FAITHFUL if self.source.is_faithful else {}
-        keys = self._without_secrets({**defaults, **keys, "timezone": times[0].zone.key})
+        keys = {**defaults, **keys, "timezone": times[0].zone.key}
+        if env := self.without_secrets(keys.pop("env", None) or {}):
+            keys["env"] = env
+        command = keys.get("command") or []
+        if mask_command(command) != command:  # it would not work without its secret
+            self.advise(
+                "the command contains what looks like a secret: move it to a file or to the "
+                "environment of the worker before you commit schedules.yaml"
+            )
         wanted = job_name(name)
         free = free_name(wanted, self.batch.names)
         if free != wanted:
             self.changed(f"the name {wanted} is taken: the job is called {free}")
         self.batch.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
 
-    def _without_secrets(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    def without_secrets(self, env: Mapping[str, str]) -> dict[str, str]:
         """Leave out variables that look like secrets: the file is in git, and what it says in the
         database.
-
-        A command stays as it is, because it would not work without its secret.
         """
-        env = keys.get("env") or {}
         secret = [name for name, value in env.items() if mask_value(name, value) != value]
         for name in secret:
             remedy = (
@@ -213,14 +218,7 @@ class Place:
             self.dropped(
                 f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
             )
-        command = keys.get("command") or []
-        if mask_command(command) != command:
-            self.advise(
-                "the command contains what looks like a secret: move it to a file or to the "
-                "environment of the worker before you commit schedules.yaml"
-            )
-        kept = {name: value for name, value in env.items() if name not in secret}
-        return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
+        return {name: value for name, value in env.items() if name not in secret}
 
 
 def free_name(name: str, taken: set[str]) -> str:
