@@ -112,6 +112,53 @@ def test_why_names_the_whole_chain_down_to_the_run_that_died_and_what_helps(
     assert helps[0] == f"  what helps: yamlsched show {extract}; then yamlsched retry {extract}"
 
 
+def test_the_dead_runs_at_the_root_are_retried_by_one_command(world: World, cli: Cli) -> None:
+    extract, *_ = a_chain(world)
+    world.db.execute("update yamlsched.job_definitions set next_slot_at = '2026-01-14 03:00+00'")
+    world.tick("2026-01-14 03:00")
+    world.claim()
+    world.end("extract 03:00", DEAD)
+    later = world.id("extract 03:00")
+
+    found = json.loads(cli("why", "report", "--format", "json").out)
+
+    assert found["remedies"][0] == (
+        f"yamlsched show {later}; then yamlsched retry {later} {extract}"
+    )
+
+
+def test_who_waits_for_a_limit_learns_how_to_see_and_to_stop_the_run_that_holds_it(
+    db: Db, cli: Cli
+) -> None:
+    holder = a_run(db, a_healthy_job(db, "erp_sync", limit_name="erp"), "running")
+    db.execute("insert into yamlsched.permits values ('default', 'limit/erp', 1, %s)", [holder])
+    a_run(db, a_job(db, "erp_orders", limit_name="erp"), blocked_on="limit/erp")
+
+    found = json.loads(cli("why", "erp_orders", "--format", "json").out)
+
+    stop = f"yamlsched cancel {holder}"
+    assert found["remedies"] == [f"yamlsched show {holder}; if it hangs: {stop}"]
+    assert f"to stop   {stop}\n" in cli("show", holder).out
+
+
+def test_what_starts_the_worker_of_a_queue_helps_a_job_that_waits_in_it(db: Db, cli: Cli) -> None:
+    a_place(db, queues={"default": "open", "long": "dedicated"})
+    a_run(db, a_job(db, queue="long"), queue="long")
+
+    found = json.loads(cli("why", "purge", "--format", "json").out)
+
+    start = "yamlsched tick --queue long in a crontab, or yamlsched work --loop --queue long"
+    assert found["remedies"] == [start]
+
+
+def test_a_job_that_was_paused_long_ago_is_resumed_by_one_command(db: Db, cli: Cli) -> None:
+    a_healthy_job(db, paused_at=datetime.now(UTC) - 240 * HOUR, next_slot_at=None)
+
+    found = json.loads(cli("why", "purge", "--format", "json").out)
+
+    assert found["remedies"] == ["yamlsched resume purge, or pause it with --until"]
+
+
 def test_a_job_that_a_dead_run_holds_up_has_that_state_with_the_root_of_the_chain(
     world: World, cli: Cli, dsn: str
 ) -> None:
@@ -149,6 +196,28 @@ def test_a_death_that_is_reported_names_the_jobs_that_it_holds_up(world: World, 
     found = [line for line in cli("status", "--check").out.splitlines() if "extract" in line]
 
     assert found == ["extract: 1 run died within 1h: no route to host; holds up load, report"]
+
+
+def test_the_report_puts_first_the_death_that_holds_up_most_jobs(world: World, cli: Cli) -> None:
+    extract, *_ = a_chain(world)
+    ended = "dead_at = now(), failed_at = now(), finished_at = now()"
+    world.db.execute(
+        f"update yamlsched.job_runs set {ended} where id = %s",
+        [extract],
+    )
+    alone = a_job(world.db, "alone", next_slot_at=datetime.now(UTC) - HOUR)
+    for _ in range(2):
+        a_run(world.db, alone, "dead", finished_at=datetime.now(UTC))
+
+    report = json.loads(cli("report", "--format", "json").out)
+
+    dead = [problem["what"] for problem in report["problems"] if problem["kind"] == "dead"]
+    assert dead == [
+        "extract: 1 run died: no route to host; holds up load, report",
+        "alone: 2 runs died: OSError: no route to host",
+    ]
+    # that of alone is overdue
+    assert report["next_slot"]["job_type"] == "extract"
 
 
 def test_why_says_what_failed_and_names_the_dead_run_long_after_it_died(db: Db, cli: Cli) -> None:

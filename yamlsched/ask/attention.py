@@ -4,7 +4,6 @@ fixes it. Pure.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -19,7 +18,7 @@ from yamlsched.ask.problem import (
     show_and_retry,
     worst_first,
 )
-from yamlsched.ask.queues import MAX_NAMES, by_run
+from yamlsched.ask.queues import MAX_NAMES, by_run, waiting_jobs
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, error_text
@@ -61,7 +60,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         problems.append(Problem("notify", None, what, "yamlsched doctor --notify"))
     for calendar in health.calendars:
         if calendar.has_ended:
-            remedy = "add the next dates and a later until to it"
+            remedy = "add the next dates and a later until to the calendar"
             problems.append(Problem("calendar", None, calendar.what, remedy))
     for job in health.jobs:
         problems += _job_problems(job, health, thresholds)
@@ -273,10 +272,7 @@ def _job_problems(job: JobHealth, health: Health, thresholds: Thresholds) -> Ite
 
 def _dead(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     """Yield a problem for each cause of which runs died, with what waits for them."""
-    waits: defaultdict[str, list[str]] = defaultdict(list)
-    for each in health.held_up:
-        if each.job_type not in waits[each.upstream]:
-            waits[each.upstream].append(each.job_type)
+    waits = waiting_jobs(health.held_up)
     died = [
         Deaths(
             job.job_type,
@@ -286,7 +282,7 @@ def _dead(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
             error_text(job.dead_error_type, job.dead_error),
             job.changed,
             job.dead_since,
-            waits[job.job_type],
+            waits.get(job.job_type, ()),
             job.owner,
         )
         for job in health.jobs

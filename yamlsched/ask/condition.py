@@ -4,6 +4,8 @@ helps.
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -149,14 +151,23 @@ def _remedies(
     row: JobHealth, now: Health, chain: list[StoredRun], failed: StoredRun | None
 ) -> Iterator[str]:
     """Yield the commands that help: for the root of a chain first."""
+    ended: defaultdict[str, list[str]] = defaultdict(list)
     for run in reversed(chain):
         if run.finished_at is not None:
-            yield f"yamlsched show {run.id}; then yamlsched retry {run.id}"
-    for problem in attention.problems(now, Thresholds()):
-        if problem.job_type == row.job_type or problem.kind == "tick":
-            yield problem.remedy
+            ended[run.job_type].append(str(run.id))
+        elif holder := re.search(r"held by run (\d+)", run.waits or ""):
+            yield f"yamlsched show {holder[1]}; if it hangs: yamlsched cancel {holder[1]}"
+    for ids in ended.values():
+        yield f"yamlsched show {ids[0]}; then yamlsched retry {' '.join(ids)}"
+    no_worker = now.why_no_worker(row.job_type, row.queue) if chain else ()
+    problems = [
+        problem
+        for problem in attention.problems(now, Thresholds())
+        if problem.job_type == row.job_type or problem.kind == "tick" or problem.what in no_worker
+    ]
+    yield from (problem.remedy for problem in problems)
     if failed is not None and row.failure_streak and not row.dead_within:
         step = history.next_step(failed)
         yield f"yamlsched show {failed.id}" + (f"; then {step}" if failed.status == "dead" else "")
-    if row.paused:
+    if row.paused and all(problem.kind != "paused" for problem in problems):
         yield f"yamlsched resume {row.job_type}"

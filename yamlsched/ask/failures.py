@@ -5,7 +5,7 @@ numbers are bounded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from yamlsched.ask.problem import Deaths, Problem, Thresholds, deaths
+from yamlsched.ask.queues import HeldUp, waiting_jobs
 from yamlsched.db.query import fetch
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show.document import Section
@@ -154,8 +155,11 @@ def section(
     return Section(title, HEADINGS, rows, more, "" if failures.is_complete else note)
 
 
-def problems(failed: Failures, thresholds: Thresholds, since: datetime) -> Iterator[Problem]:
+def problems(
+    failed: Failures, thresholds: Thresholds, since: datetime, held_up: Iterable[HeldUp]
+) -> Iterator[Problem]:
     """Yield a problem for each group of dead runs, or for many of one type of error."""
+    waits = waiting_jobs(held_up)
     of_job: Counter[str] = Counter()
     for group in failed.groups:
         of_job[group.job_type] += group.dead
@@ -167,6 +171,7 @@ def problems(failed: Failures, thresholds: Thresholds, since: datetime) -> Itera
             group.example_id,
             example(group),
             group.changed,
+            waits=waits.get(group.job_type, ()),
         )
         for group in failed.groups
         if group.dead and of_job[group.job_type] > thresholds.max_dead

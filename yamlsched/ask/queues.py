@@ -40,6 +40,15 @@ def by_run(held_up: Iterable[HeldUp]) -> list[list[HeldUp]]:
     return list(of_run.values())
 
 
+def waiting_jobs(held_up: Iterable[HeldUp]) -> dict[str, list[str]]:
+    """Return the jobs that runs of each upstream job hold up."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for each in held_up:
+        if each.job_type not in names[each.upstream]:
+            names[each.upstream].append(each.job_type)
+    return names
+
+
 def held_up_in_words(held_up: Sequence[HeldUp], now: datetime) -> str:
     """Return which jobs one run holds up: "load, report (5 runs) by extract: run 118
     died 2h ago".

@@ -165,7 +165,8 @@ def read(
     late = query.fetch(connection, LateRuns, "report.late", **values)
     in_doubt = [effect for effect in now.in_doubt if effect.since < end]
 
-    problems = [*failures.problems(failed, limits, since), *_problems(skipped, late)]
+    held_up = now.held_up if is_current else []
+    problems = [*failures.problems(failed, limits, since, held_up), *_problems(skipped, late)]
     if is_current:
         every = attention.problems(now, limits)
         problems += [problem for problem in every if problem.kind not in OWN_KINDS]
@@ -199,9 +200,9 @@ def read(
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
         largest=_largest(connection, ended, {**values, "since": end - 7 * DAY}),
-        held_up=now.held_up if is_current else [],
+        held_up=held_up,
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
-        next_slot=_next_slot(now.jobs),
+        next_slot=_next_slot(now.jobs, now.now),
     )
 
 
@@ -224,11 +225,13 @@ def _problems(skipped: Sequence[Skipped], late: Sequence[LateRuns]) -> Iterator[
         )
 
 
-def _next_slot(jobs: Sequence[JobHealth]) -> NextSlot | None:
+def _next_slot(jobs: Sequence[JobHealth], now: datetime) -> NextSlot | None:
+    """Return the first slot that is to come. One that is overdue waits for an earlier run."""
     coming = [
         NextSlot(job.job_type, job.timezone, job.next_slot_at)
         for job in jobs
-        if job.next_slot_at and job.enabled and job.retired_at is None and not job.paused
+        if job.next_slot_at and job.next_slot_at > now
+        if job.enabled and job.retired_at is None and not job.paused
     ]
     return min(coming, key=lambda slot: (slot.at, slot.job_type), default=None)
 

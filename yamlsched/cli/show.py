@@ -174,6 +174,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
             run, [effect.key for effect in details.effects if effect.state == "in_doubt"]
         ),
     )
+    yield "to stop", f"yamlsched cancel {run.id}" if run.status == Status.RUNNING else ""
 
 
 def attempt(record: AttemptRecord, full: bool) -> Entry:

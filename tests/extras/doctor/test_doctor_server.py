@@ -117,7 +117,7 @@ def test_the_doctor_reports_what_to_do_without_a_database(cli: Cli) -> None:
 
     assert result.code == 1
     assert "fail  database" in result.out
-    assert "check YAMLSCHED_DSN, the network and pg_hba.conf" in result.out
+    assert "check YAMLSCHED_DSN, its password, the network and pg_hba.conf" in result.out
 
 
 def test_the_doctor_reports_missing_migrations(own_dsn: str, cli: Cli) -> None:

@@ -141,7 +141,7 @@ def test_a_calendar_that_has_ended_is_edited_in_the_file(page: TestClient, db: A
 
     shown = words(page.get("/").text)
 
-    assert "In schedules.yaml: add the next dates and a later until to it" in shown
+    assert "In schedules.yaml: add the next dates and a later until to the calendar" in shown
 
 
 def test_dead_runs_are_counted_by_the_hour_in_which_they_died(page: TestClient, db: Any) -> None:

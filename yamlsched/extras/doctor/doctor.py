@@ -143,7 +143,9 @@ def database(settings: Settings, is_valid: bool, loaded: Loaded | None) -> Itera
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, settings.env or "")
             yield from problems(now)
     except EnvironmentFailed as error:
-        yield fail("database", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
+        yield fail(
+            "database", str(error), "check YAMLSCHED_DSN, its password, the network and pg_hba.conf"
+        )
 
 
 def problems(now: health.Health) -> Iterator[Check]:
