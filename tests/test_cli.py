@@ -39,11 +39,15 @@ def test_every_verb_has_help_with_a_summary(verb: str) -> None:
 def test_every_verb_is_in_the_documentation(verb: str) -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     named = re.compile(rf"yamlsched {verb}\b|`{verb}\b")
-    assert any(named.search(page.read_text("utf-8")) for page in pages)
+    assert any(named.search(page.read_text("utf-8")) for page in pages), (
+        f"{verb} needs a row in the first table of docs/cli.md"
+    )
 
 
 def test_the_help_lists_every_verb_in_a_group_with_a_summary_that_is_not_cut() -> None:
-    assert sorted(verb for group in GROUPS.values() for verb in group) == VERBS
+    assert sorted(verb for group in GROUPS.values() for verb in group) == VERBS, (
+        "name each verb once in GROUPS of yamlsched/cli/__init__.py"
+    )
 
     text = yamlsched("-h").stdout
 

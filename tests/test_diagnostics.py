@@ -63,7 +63,9 @@ def codes(text: str) -> set[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_diagnostic_is_printed_exactly_like_this(file: Path):
-    assert output(file) == file.with_suffix(".txt").read_text("utf-8")
+    assert output(file) == file.with_suffix(".txt").read_text("utf-8"), (
+        "if the new message is right: python tests/test_diagnostics.py, then git diff tests/mistakes"
+    )
 
 
 def test_every_code_has_a_page_and_an_example_file():
@@ -533,7 +535,8 @@ def test_the_reference_names_every_key_and_its_examples_are_valid():
     text = (ROOT / "docs/schedules.md").read_text()
     keys = [*SCHEMA["properties"], *JOB_KEYS, *JOB_KEYS["backoff"]["properties"]]
 
-    assert [key for key in keys if f"`{key}`" not in text and f"{key}: " not in text] == []
+    missing = [key for key in keys if f"`{key}`" not in text and f"{key}: " not in text]
+    assert missing == [], "each needs a row in docs/schedules.md"
     for example in re.findall(r"```yaml\n(.*?)```", text, re.S):
         loaded = load(example.encode(), "schedules.yaml", None)
         handlers.check(loaded, Sources([ROOT]), findings := Findings(loaded.source))

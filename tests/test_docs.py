@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import textwrap
 import tomllib
@@ -12,6 +13,8 @@ import pytest
 import yaml
 
 from yamlsched import __version__
+from yamlsched.ask.gaps import REASONS
+from yamlsched.plugins import Hooks
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -121,6 +124,29 @@ def test_the_architecture_names_what_is_there() -> None:
     ] == []
     assert [room for room in sorted(rooms) if f"`{room}/`" not in text] == []
     assert [name for name in tables if f"`{name}`" not in text] == []
+
+
+def test_every_hook_of_plugins_is_on_their_page_with_its_parameters() -> None:
+    hooks = {name: hook for name, hook in vars(Hooks).items() if name[0] != "_"}
+    page = (ROOT / "docs" / "plugins.md").read_text("utf-8")
+    signatures = [
+        f"`{name}({', '.join(list(inspect.signature(hook).parameters)[1:])})`"
+        for name, hook in hooks.items()
+    ]
+
+    missing = [signature for signature in signatures if signature not in page]
+
+    assert missing == [], "each hook needs a row in docs/plugins.md"
+
+
+def test_every_reason_of_a_gap_is_explained() -> None:
+    page = (ROOT / "docs" / "catchup.md").read_text("utf-8")
+    table = page.split("## Which slots are run")[1].split("###")[0]
+    schema = (ROOT / "sql" / "schema.sql").read_text("utf-8")
+    [stored] = re.findall(r"check \(reason in \(([^)]*)\)\)", schema)
+
+    assert set(re.findall(r"\w+", stored)) == REASONS.keys(), "REASONS is in ask/gaps.py"
+    assert set(re.findall(r"(?m)^\| `(\w+)` \|", table)) == REASONS.keys(), "docs/catchup.md"
 
 
 def test_every_decision_has_a_date_and_a_status_and_is_listed() -> None:

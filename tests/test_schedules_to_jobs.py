@@ -120,6 +120,9 @@ def test_a_file_without_jobs_is_valid_and_an_empty_file_is_an_error():
 
 def test_the_schema_has_the_defaults_of_a_job():
     job = Job("a", command=("true",))
+    numbers = {key for key, schema in JOB_KEYS.items() if schema.get("type") == "integer"}
+    unbounded = sorted(key for key in numbers if "maximum" not in JOB_KEYS[key])
+    assert unbounded == [], "each integer needs a maximum in schedules.schema.json"
     said = {key: schema["default"] for key, schema in JOB_KEYS.items() if "default" in schema}
 
     other = {"command": ["true"], "cron": "@daily"}
