@@ -15,6 +15,13 @@ on conflict (namespace, name) do update
 set url_env = excluded.url_env, events = excluded.events
 where (t.url_env, t.events) is distinct from (excluded.url_env, excluded.events);
 
+-- name: targets
+-- The targets of a job. The address of each is known only to the hosts that have the variable.
+select t.name, t.url_env, t.events
+from yamlsched.notify_targets t
+where t.namespace = %(namespace)s and t.name = any (%(names)s::text[])
+order by t.name;
+
 -- name: settle
 -- Say what is to be sent when. `problems` are objects with subject, what, and found_since.
 select yamlsched.settle_notes(%(namespace)s, %(problems)s::jsonb, :now);

@@ -440,6 +440,23 @@ def test_a_job_shows_where_its_attempts_run_if_that_is_not_the_default(
     assert "queue shared" in words(page.get("/jobs/fetch").text)
 
 
+def test_a_job_shows_whom_it_notifies_of_what_without_the_address(
+    own_page: tuple[Any, TestClient],
+) -> None:
+    db, page = own_page
+    a_job(db, "purge", notify=["chat"])
+    for name in ("chat", "mail"):
+        db.execute(
+            "insert into yamlsched.notify_targets (namespace, name, url_env, events)"
+            " values ('default', %s, 'CHAT_URL', '{dead,late}')",
+            [name],
+        )
+
+    shown = page.get("/jobs/purge").text
+
+    assert '<dt>notify</dt><dd class="mono">chat: dead, late (address in CHAT_URL)</dd>' in shown
+
+
 def test_a_run_shows_its_queue_and_the_value_of_the_limit_that_it_waits_for(
     own_page: tuple[Any, TestClient],
 ) -> None:

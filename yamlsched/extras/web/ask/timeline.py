@@ -77,6 +77,7 @@ class JobFacts:
     queue: str
     created_at: datetime
     updated_at: datetime
+    notify: list[str]  # the targets in words
     after: list[str]  # the jobs that it follows
     followers: list[str]
 
@@ -115,7 +116,11 @@ def job_facts(connection: Connection[Any], namespace: str, name: str) -> JobFact
     if name not in rows:
         return None
     followers = [row.job_type for row in rows.values() if name in row.after and not row.retired_at]
-    made = {"followers": followers, "priority": PRIORITIES[rows[name].priority - 1]}
+    names = rows[name].notify
+    targets = execute(connection, "notify.targets", namespace=namespace, names=names)
+    notify = [f"{one.name}: {', '.join(one.events)} (address in {one.url_env})" for one in targets]
+    priority = PRIORITIES[rows[name].priority - 1]
+    made = {"followers": followers, "priority": priority, "notify": notify}
     columns = [field.name for field in fields(JobFacts) if field.name not in made]
     return JobFacts(**{column: getattr(rows[name], column) for column in columns}, **made)
 
