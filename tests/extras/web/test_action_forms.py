@@ -419,6 +419,31 @@ def test_a_tag_that_other_jobs_have_now_is_not_what_was_confirmed(page: TestClie
     assert paused(db) == []
 
 
+@pytest.mark.parametrize(
+    ("picked", "written", "said"),
+    [
+        ("2036-01-14T09:30", "", "Mon 2036-01-14 09:30 CET"),
+        ("2036-01-14T09:30", "2035-01-14T10:00Z", "Sun 2035-01-14 11:00 CET"),
+    ],
+)
+def test_a_time_is_picked_in_the_time_zone_of_the_job_or_written(
+    page: TestClient, db: Db, picked: str, written: str, said: str
+) -> None:
+    a_job(db, timezone="Europe/Berlin")
+    asked = page.get("/actions/pause?job=purge").text
+    assert '<input type="datetime-local" id="f-until.local" name="until.local"' in asked
+    assert "<small>in Europe/Berlin</small>" in asked
+    assert "in the time zone of the job" in page.get("/actions/pause").text
+
+    fields = {"job": "purge", "reason": "x", "until.local": picked, "until": written}
+    shown = review(page, "pause", fields)
+    assert f"It stays paused until {said}" in words(shown)
+
+    # and the form that changes it has what was picked or written
+    again = page.post("/actions/pause", data={**hidden(shown), "edit": "1"}, headers=SAME_ORIGIN)
+    assert f'value="{written or picked}"' in again.text
+
+
 @pytest.mark.parametrize("action, field", [("enqueue", "at"), ("pause", "until")])
 def test_an_instant_that_no_review_has_written_is_refused(
     page: TestClient, db: Db, action: str, field: str

@@ -25,6 +25,7 @@ from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.ask.audit import sentence as say
 from yamlsched.extras.web.flow import (
     MAX_TEXT_CHARS,
+    PICKED,
     RESERVED,
     Action,
     AlreadyDone,
@@ -37,6 +38,7 @@ from yamlsched.extras.web.flow import (
     is_request,
     new_request,
     path_of,
+    timezone_of,
 )
 from yamlsched.extras.web.forms import IS_NOT_A_FORM, FormError, read_form
 from yamlsched.extras.web.options import WebOptions
@@ -169,6 +171,8 @@ class ActionPages:
         values = Given({**view.values, **{name: value for name, value in values.items() if value}})
         status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
         context = {"view": view, "action": form.action, "given": values, "form": form.id}
+        if "time" in {field.kind for field in view.fields}:
+            context["timezone"] = timezone_of(visit, form.action, values)
         return self._show(
             form.request, "action_form.html", status, visit=visit, errors=errors, **context
         )
@@ -294,13 +298,14 @@ def _given(action: Action, fields: Mapping[str, str], is_form: bool) -> Given:
     """Return the fields of the action. A form may have no others; a link may."""
     values = Given()
     for name, value in fields.items():
+        name = name.removesuffix(PICKED)
         if name in action.fields:
             limit = action.limits.get(name, MAX_TEXT_CHARS)
             if len(value) > limit:
                 raise FormError(f"The field {name} is longer than {limit} characters.")
             if "\0" in value:
                 raise FormError(f"The field {name} contains a NUL character.")
-            values[name] = value.strip()
+            values[name] = value.strip() or values[name]  # what is written replaces what is picked
         elif is_form and name not in RESERVED:
             raise FormError(f'{IS_NOT_A_FORM}: it has no field "{name[:100]}".')
     return values

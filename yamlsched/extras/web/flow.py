@@ -40,15 +40,16 @@ from yamlsched.timetable.times import TimeInput
 
 MAX_TEXT_CHARS = 500
 MAX_OFFERED_JOBS = 500
+PICKED = ".local"
 RESERVED = ("confirm", "edit", "request", "seen")
 
 
 class Field(NamedTuple):
     """A field of a form.
 
-    ``kind`` is text, area, check, select, radio, job, or subject: what the action is about, which
-    is not asked for if the link has it. ``choices`` are pairs of a value and a label; of a job,
-    names that exist.
+    ``kind`` is text, area, check, select, radio, time, or subject: what the action is about, which
+    is not asked for if the link has it. A time is picked, in the field NAME.local, or written.
+    ``choices`` are pairs of a value and a label; of a job, names that exist.
     """
 
     name: str
@@ -280,6 +281,14 @@ def job_field(visit: Visit, values: Given) -> Field:
     return Field(
         "job", "Job", "subject", choices=[(name, name) for name in names], is_required=True
     )
+
+
+def timezone_of(visit: Visit, action: Action, values: Given) -> str:
+    """Return the time zone of times without an offset; "" while that of the job is not known."""
+    if "job" in action.required:
+        return job_of(visit, values).timezone if values["job"] else ""
+    jobs = [values["job"]] if values["job"] else []
+    return history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
 
 
 def job_of(visit: Visit, values: Given) -> Definition:

@@ -182,13 +182,13 @@ def pause(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[[
     ask(hand, site, "/actions", "Pause a job")
     hand.write("Job", job)
     hand.write("Why", "the provider is down")
-    hand.write("Until", "25:00")
+    hand.write("or Until in words", "25:00")
     hand.follow(hand.tab.get_by_role("button", name="Show what will happen"))
     # the form says what is wrong, and keeps what was written
     hand.tab.locator(".wrong .error").wait_for()
     hand.look()
     assert hand.field("Why").input_value() == "the provider is down"
-    hand.write("Until", "2h")
+    hand.write("or Until in words", "2h")
     show(hand)
     return lambda: bool(pauses(db, job))
 
@@ -244,7 +244,7 @@ def enqueue(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable
 def backfill(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[[], bool]:
     ask(hand, site, "/actions", "Backfill slots")
     hand.write("Job", job)
-    hand.write("From", "yesterday")
+    hand.write("or From in words", "yesterday")
     hand.tick("Also slots from before the job was first applied")
     show(hand)
     assert hand.tab.get_by_role("button", name="Create 1 run").is_visible()

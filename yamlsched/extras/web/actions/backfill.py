@@ -19,17 +19,16 @@ MAX_LISTED = 50
 FIRST = Field(
     "first",
     "From",
-    hint=(
-        "2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or"
-        ' "mon 08:00" (the last one), or 3d (ago). Dates and times without an offset are in the'
-        " time zone of the job."
-    ),
+    "time",
+    "Words are yesterday or 2026-01-14 (all of that day), 17:30 or mon 08:00 (the last one), 3d"
+    " (ago), or 2026-01-14T01:00Z.",
     is_required=True,
 )
 LAST = Field(
     "last",
     "To",
-    hint="The same; a date includes the whole day. Empty: only the day or slot of From.",
+    "time",
+    "The same; a date includes the whole day. Empty: only the day or slot of From.",
 )
 BEFORE_FIRST = Field("before_first", "Also slots from before the job was first applied", "check")
 

@@ -33,10 +33,9 @@ PRIORITY = Field(
 AT = Field(
     "at",
     "Not before",
-    hint=(
-        '90m (from now), 17:30 or "mon 08:00" (the next one in the time zone of the job), "tomorrow'
-        ' 08:00", 2026-01-14T02:00 or 2026-01-14T01:00Z. Empty: at once.'
-    ),
+    "time",
+    "Words are 90m (from now), 17:30 or mon 08:00 (the next one), tomorrow 08:00, or"
+    " 2026-01-14T01:00Z. Empty: at once.",
 )
 
 

@@ -31,7 +31,7 @@ STATES = {
     "running": (Status.RUNNING,),
     "unfinished": (Status.QUEUED, Status.FAILED, Status.RUNNING),
 }
-TIME_HINT = "Such as 2h (ago), 18:00, yesterday or 2026-01-14T02:00Z."
+TIME_HINT = "Words are 2h (ago), 18:00, yesterday or 2026-01-14T02:00Z."
 
 
 def ask_retry(visit: Visit, values: Given) -> Asking:
@@ -63,8 +63,10 @@ def _ask(visit: Visit, *more: Field) -> Asking:
         field("tag", "Tag", (tag for job in jobs for tag in job.tags)),
         field("owner", "Owner", (job.owner for job in jobs if job.owner)),
         Field("error_type", "Error", hint="The class of the error. A minus: runs without one."),
-        Field("since", "Since", hint=f"When a run ended, else started, else is due. {TIME_HINT}"),
-        Field("until", "Until", hint=TIME_HINT),
+        Field(
+            "since", "Since", "time", f"When a run ended, else started, else is due. {TIME_HINT}"
+        ),
+        Field("until", "Until", "time", TIME_HINT),
     ]
     return Asking([*more, *fields], ["What is empty does not filter."])
 

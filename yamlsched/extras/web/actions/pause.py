@@ -47,10 +47,9 @@ REASON = Field(
 UNTIL = Field(
     "until",
     "Until",
-    hint=(
-        '09:00 or "mon 08:00" (the next one), tomorrow, 2026-01-14T06:00 (all in the time zone of'
-        " the job), 2026-01-14T05:00Z, or 2h (from now). Empty: until it is resumed."
-    ),
+    "time",
+    "Words are 2h (from now), 09:00 or mon 08:00 (the next one), tomorrow, or 2026-01-14T05:00Z."
+    " Empty: until it is resumed.",
     choices=[(end, end) for end in ("1h", "4h", "tomorrow 09:00", "mon 09:00")],
 )
 
