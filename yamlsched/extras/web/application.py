@@ -33,7 +33,7 @@ from yamlsched.db.migrations import WrongTables
 from yamlsched.db.query import now
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.web import render
-from yamlsched.extras.web.action_pages import ActionPages
+from yamlsched.extras.web.action_pages import TOO_SLOW, ActionPages
 from yamlsched.extras.web.documents import DOCUMENTS, FRAGMENT_HEADER, if_changed, wants_json
 from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pages import NAVIGATION, PAGES, namespaces
@@ -56,7 +56,6 @@ from yamlsched.show import terminal
 MAX_NAMESPACES = 20
 """Namespaces that each page lists; a page of its own lists more."""
 FOREVER = "public, max-age=31536000, immutable"
-TOO_SLOW = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
 TIMED_OUT = Rejection(
     HTTPStatus.GATEWAY_TIMEOUT,
     "The database needed longer than the time limit of this page.",
@@ -73,7 +72,6 @@ AFTERWARDS = (
     " doctor checks the connection of a host."
 )
 TRIES_AGAIN = "This page tries again every 10 seconds and needs no restart."
-UNREACHABLE = (psycopg.OperationalError, EnvironmentFailed)
 RETRY = {"Retry-After": "10"}
 REPORT_SECONDS = 10.0
 NO_PAGE = "There is no such page."
@@ -180,7 +178,8 @@ class Application:
             why = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             self._report(request, why)
             what, remedy = render.sentence(why), TRIES_AGAIN
-            if isinstance(error, UNREACHABLE) and not isinstance(error, WrongTables):
+            is_down = isinstance(error, psycopg.OperationalError | EnvironmentFailed)
+            if is_down and not isinstance(error, WrongTables):
                 what, remedy = IS_DOWN, f"{what} {AFTERWARDS} {TRIES_AGAIN}"
             return self._error(
                 request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, remedy, RETRY)

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from statistics import median
-from typing import NamedTuple
 
 from yamlsched.ask.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, Hour, PileUp, forecast
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.ask import calendar
-from yamlsched.extras.web.ask.calendar import CalendarJob, ClockChangeNight, Coming, Schedule
+from yamlsched.extras.web.ask.calendar import ClockChangeNight, Coming, Schedule
 from yamlsched.extras.web.render import count
 from yamlsched.extras.web.visit import BadRequest, Page, Visit, finder
 from yamlsched.timetable import times
@@ -78,14 +77,6 @@ class Cell:
         return f"{self.hour.date:%a %-d %b} {self.hour.hour:02}:00: {', '.join(words)}"
 
 
-class DayRuns(NamedTuple):
-    """How many runs start on a day, and the mark of one that has far more or fewer than usual."""
-
-    number: int
-    mark: str
-    text: str
-
-
 @dataclass(frozen=True)
 class CalendarPage:
     """The page. ``coming`` has the jobs of the filter; ``agenda`` lists their slots from the chosen
@@ -101,7 +92,7 @@ class CalendarPage:
     timezone: str
     timezones: Sequence[str]
     days: Sequence[Sequence[Cell]]
-    runs: Sequence[DayRuns]  # of each of ``days``
+    runs: Sequence[tuple[int, str, str]]  # of each of ``days``, as ``_runs`` has them
     nights: Sequence[ClockChangeNight]
     pile_ups: Sequence[PileUp]
     more_pile_ups: int
@@ -110,7 +101,6 @@ class CalendarPage:
     chosen: datetime | None
     earlier: date | None
     later: date
-    counts: dict[str, Sequence[CalendarJob]]
     spans = tuple(SPANS)
 
     @property
@@ -168,11 +158,6 @@ def show(visit: Visit) -> CalendarPage:
         chosen=chosen,
         earlier=max(day - timedelta(days=SPANS[name]), today) if day > today else None,
         later=end + timedelta(days=1),
-        counts={
-            "paused": schedule.paused,
-            "disabled": schedule.disabled,
-            "without a cron expression": schedule.enqueued,
-        },
     )
 
 
@@ -249,8 +234,10 @@ def _piled(outlook: Forecast) -> set[int]:
     return {nth for nth, jobs in enumerate(most) if jobs >= limit}
 
 
-def _runs(days: Sequence[Sequence[Cell]], outlook: Forecast) -> list[DayRuns]:
-    """Return the runs of each day. One that has begun is not compared."""
+def _runs(days: Sequence[Sequence[Cell]], outlook: Forecast) -> list[tuple[int, str, str]]:
+    """Return how many runs start on each day, a mark if these are far more or fewer than usual, and
+    both in words. A day that has begun is not compared.
+    """
     numbers = [
         sum(outlook.jobs_by_minute[cells[0].hour.start : cells[-1].hour.end]) for cells in days
     ]
@@ -259,7 +246,7 @@ def _runs(days: Sequence[Sequence[Cell]], outlook: Forecast) -> list[DayRuns]:
         mark, text = "", count(number, "run")
         if abs(number - usual) >= MIN_PILE_UP_JOBS and not cells[0].is_past:
             mark = "▲" if number >= FAR * usual else "▼" if number * FAR <= usual else ""
-        runs.append(DayRuns(number, mark, f"{text}, {usual:,.0f} are usual" if mark else text))
+        runs.append((number, mark, f"{text}, {usual:,.0f} are usual" if mark else text))
     return runs
 
 

@@ -91,23 +91,14 @@ def _quantile(took: Sequence[timedelta], share: float) -> timedelta:
     return low + (high - low) * part
 
 
-class Axis(NamedTuple):
-    """The logarithmic scale that the bars of all jobs share: its lines, the ends included."""
-
-    ticks: Sequence[timedelta]
-
-    def place(self, value: timedelta) -> float:
-        """Return where a duration is, in percent."""
-        part = math.log(max(value / self.ticks[0], 1)) / math.log(self.ticks[-1] / self.ticks[0])
-        return round(100 * min(part, 1), 1)
-
-
-def axis(rows: Collection[Durations]) -> Axis:
-    """Return the scale on which all of these durations are."""
+def scale(rows: Collection[Durations]) -> list[timedelta]:
+    """Return the lines of the logarithmic scale on which all of these durations are, with its
+    ends.
+    """
     least = min((row.usual for row in rows), default=TICKS[0])
     most = max((row.longest for row in rows), default=TICKS[-1])
     first = max(sum(tick < least for tick in TICKS) - 1, 0)
-    return Axis(TICKS[first : max(sum(tick < most for tick in TICKS), first + 1) + 1])
+    return TICKS[first : max(sum(tick < most for tick in TICKS), first + 1) + 1]
 
 
 @dataclass(frozen=True)
@@ -117,7 +108,7 @@ class DurationsPage:
     """
 
     rows: Sequence[tuple[Durations, Durations | None, float]]
-    axis: Axis
+    ticks: Sequence[timedelta]
     has_before: bool
     matching: int
     number: int
@@ -126,6 +117,11 @@ class DurationsPage:
     sort: str
     slower = 1.5  # times as long
     max_runs = MAX_TIMED_RUNS
+
+    def place(self, value: timedelta) -> float:
+        """Return where a duration is on the scale, in percent."""
+        part = math.log(max(value / self.ticks[0], 1)) / math.log(self.ticks[-1] / self.ticks[0])
+        return round(100 * min(part, 1), 1)
 
 
 def of_week(visit: Visit, jobs: Sequence[str] | None = None, ago: int = 0) -> dict[str, Durations]:
@@ -159,7 +155,7 @@ def show(visit: Visit) -> DurationsPage:
     rows.sort(key=SORTS[sort])
     listed, number, pages = visit.page_of(rows, PAGE_JOBS)
     return DurationsPage(
-        listed, axis(week.values()), bool(before), len(rows), number, pages, text, sort
+        listed, scale(week.values()), bool(before), len(rows), number, pages, text, sort
     )
 
 
