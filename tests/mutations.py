@@ -118,7 +118,7 @@ OF_STATEMENTS = {
 SLOW_TESTS = {
     "sql/notify.sql": ["extras/notify/test_sending"],
     "sql/schema.sql": ["extras/notify/test_sending"],
-    "sql/report.sql": ["attempts"],
+    "sql/report.sql": ["attempts", "extras/web/test_pages"],
     "sql/runs.sql": ["effects", "effects_transactions", "effects_crashes", "worker", "faults"],
     "sql/slots.sql": ["sync_histories"],
     "sql/definitions.sql": ["sync_histories"],

@@ -466,9 +466,12 @@ def test_the_longest_run_of_each_job_is_listed_and_those_that_still_run(db: Db, 
     ended(db, purge, "succeeded", now - 2 * HOUR, took=2 * HOUR)
     ended(db, purge, "cancelled", now - 2 * HOUR, took=9 * HOUR)
     a_run(db, mail, "running", started_at="(now() - interval '4 hours')")
+    a_run(db, mail, "failed", started_at="(now() - interval '5 hours')")
+    billing = a_job(db, "mail", namespace="billing")
+    a_run(db, billing, "running", started_at="(now() - interval '6 hours')")
     ended(db, mail, "succeeded", now - HOUR, took=1.5 * SECOND)
 
-    shown = cli("report").out
+    shown = cli("report", "--namespace", "default").out
 
     longest = [line.split() for line in shown.partition("Longest\n")[2].splitlines()[1:]]
     assert [line[:2] for line in longest] == [["4h", "mail"], ["3h", "purge"], ["1.5s", "mail"]]

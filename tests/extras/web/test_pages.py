@@ -274,9 +274,16 @@ def test_the_pulse_has_the_runs_that_ended_and_died_in_each_hour(
     own_page: tuple[Any, TestClient],
 ) -> None:
     db, page = own_page
-    job = a_job(db, "job")
-    for ago, status in ((0, "dead"), (3, "succeeded"), (3, "succeeded"), (30, "succeeded")):
-        a_run(db, job, status, finished_at=datetime.now(UTC) - timedelta(hours=ago))
+    job, other = a_job(db, "job"), a_job(db, "other")
+    elsewhere = a_job(db, "job", namespace="elsewhere")
+    for of, ago, status in (
+        (job, 1, "dead"),
+        (elsewhere, 1, "dead"),
+        (job, 3, "succeeded"),
+        (other, 3, "succeeded"),
+        (job, 30, "succeeded"),
+    ):
+        a_run(db, of, status, finished_at=datetime.now(UTC) - timedelta(hours=ago))
 
     pulse = page.get("/").text.partition('class="pulse"')[2].partition("</div>")[0]
 
