@@ -132,7 +132,9 @@ def test_who_waits_for_a_limit_learns_how_to_see_and_to_stop_the_run_that_holds_
 ) -> None:
     holder = a_run(db, a_healthy_job(db, "erp_sync", limit_name="erp"), "running")
     db.execute("insert into yamlsched.permits values ('default', 'limit/erp', 1, %s)", [holder])
-    a_run(db, a_job(db, "erp_orders", limit_name="erp"), blocked_on="limit/erp")
+    due = datetime.now(UTC) - 2 * HOUR
+    job = a_job(db, "erp_orders", limit_name="erp", next_slot_at=due + 3 * HOUR)
+    a_run(db, job, blocked_on="limit/erp", run_at=due, scheduled_for=due, created_at=due)
 
     found = json.loads(cli("why", "erp_orders", "--format", "json").out)
 

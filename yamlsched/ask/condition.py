@@ -165,7 +165,8 @@ def _remedies(
         for problem in attention.problems(now, Thresholds())
         if problem.job_type == row.job_type or problem.kind == "tick" or problem.what in no_worker
     ]
-    yield from (problem.remedy for problem in problems)
+    own = f"yamlsched why {row.job_type}"
+    yield from (problem.remedy for problem in problems if problem.remedy != own)
     if failed is not None and row.failure_streak and not row.dead_within:
         step = history.next_step(failed)
         yield f"yamlsched show {failed.id}" + (f"; then {step}" if failed.status == "dead" else "")
