@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,6 +92,7 @@ def docstrings(source: str) -> Iterator[ast.Constant]:
                     yield constant
 
 
+@lru_cache(maxsize=1)
 def tokens(source: str) -> list[tokenize.TokenInfo]:
     """Return the tokens of ``source`` that count."""
     left_out = {(node.lineno, node.col_offset) for node in docstrings(source)}
