@@ -11,6 +11,7 @@ import re
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,14 @@ def all_checks(
     return check_all(load(data, file, environment, included), MISTAKES / file, (), NOW)
 
 
+@cache
+def checks_of(file: Path) -> list[Diagnostic]:
+    """Return what validate reports of a file of tests/mistakes, for each of its formats."""
+    return all_checks(file.read_bytes(), file.name)
+
+
 def output(file: Path) -> str:
-    text = formats.as_text(all_checks(file.read_bytes(), file.name), [file.name])
+    text = formats.as_text(checks_of(file), [file.name])
     return text + "\n" if text else ""
 
 
@@ -478,7 +485,7 @@ SARIF = {
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_sarif_has_the_structure_that_2_1_0_requires(file: Path):
-    found = all_checks(file.read_bytes(), file.name)
+    found = checks_of(file)
 
     log = json.loads(formats.as_sarif(found, [file.name]))
 
