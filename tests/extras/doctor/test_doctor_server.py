@@ -130,6 +130,22 @@ def test_the_doctor_reports_missing_migrations(own_dsn: str, cli: Cli) -> None:
     assert "yamlsched migrate" in result.out
 
 
+@pytest.mark.parametrize("is_embedded", [False, True])
+def test_tables_of_a_newer_yamlsched_are_no_matter_of_the_network(
+    own_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch, is_embedded: bool
+) -> None:
+    monkeypatch.setattr("yamlsched.cli._settings.Settings.is_embedded", is_embedded)
+    with psycopg.connect(own_dsn, autocommit=True) as connection:
+        connection.execute("update yamlsched.migrations set version = 999")
+
+    result = cli("doctor", "--dsn", own_dsn)
+
+    assert result.code == 1
+    assert "fail  tables" in result.out
+    assert "upgrade yamlsched on this host" in result.out
+    assert "pg_hba.conf" not in result.out
+
+
 def test_the_doctor_compares_the_clock_with_the_database(db: Db) -> None:
     [finding] = [
         f for f in doctor_server.server(db, host_now=datetime.now(UTC) + HOUR) if f.name == "clock"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import tzdata  # type: ignore[import-untyped]
@@ -122,7 +123,8 @@ def database(settings: Settings, is_valid: bool, loaded: Loaded | None) -> Itera
             yield from server.server(connection, dsn=dsn)
             yield from server.started_workers(connection, loaded.queues if loaded else {})
             if is_embedded:
-                migrations.ensure_usable(connection, apply=True)
+                with suppress(migrations.WrongTables):  # of another version: reported next
+                    migrations.ensure_usable(connection, apply=True)
             for check in (server.tables,) if is_embedded else (server.tables, server.privileges):
                 result = check(connection)
                 yield result
