@@ -328,6 +328,7 @@ def test_a_report_counts_pruned_runs_of_the_days_that_begin_in_its_span(db: Db) 
     shorter = report.read(db, "default", now - 40 * DAY - HOUR, now - 40 * DAY + HOUR).ran
     assert shorter["runs"] == 0
     assert report.read(db, "default", now - 40 * DAY - 13 * HOUR, now).ran["succeeded"] == 2
+    assert report.read(db, "default", since, now - 60 * DAY).ran["runs"] == 1
 
 
 @pytest.mark.parametrize("is_last", [True, False])

@@ -67,7 +67,7 @@ def a_gap(db: Db, job: int, first: datetime, last: datetime, slots: int, reason:
 
 
 def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
-    purge, mail = a_job(db, overlap="allow"), a_job(db, "mail")
+    purge, mail, _ = a_job(db, overlap="allow"), a_job(db, "mail"), a_job(db, "idle")
     ended(db, purge, "succeeded", START)
     ended(db, purge, "succeeded", START - SECOND)
     ended(db, purge, "succeeded", END)
