@@ -220,6 +220,7 @@ EQUIVALENT = {
         f"schema.sql queue_levels: {part}": "a queue without entries is looked at"
         for part in ("r.namespace", "r.blocked_on", "r.finished_at")
     },
+    "report.sql ended: (%(of)s": "spares reading the jobs of which all was read before",
     "queue_levels: f.name is not null #2": "a queue without a name has no entries",
     "waited_for: r.blocked_on > 'b'": "what follows jobs looks again each second, and waits again",
     "waited_for: r.namespace": "gates are asked at which no run of the namespace waits",
