@@ -343,7 +343,8 @@ def test_a_run_finished_late_if_it_succeeded_later_after_its_slot_than_the_job_s
     values: dict[str, Any],
     found: tuple[timedelta, Any] | None,
 ) -> None:
-    job = a_job(db, start_within=timedelta(days=9), finish_within=4 * HOUR)
+    limits = {"start_within": timedelta(days=9), "finish_within": 4 * HOUR}
+    job, _ = a_job(db, **limits), a_job(db, "idle", **limits)
     a_run(db, job, status, **{"scheduled_for": START, "created_at": START, "run_at": START, "started_at": START,
           **({"finished_at": ended_at} if ended_at else {}), **values})  # fmt: skip
 
