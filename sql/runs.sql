@@ -96,11 +96,10 @@ from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(priorities)s::sma
                            :now, %(revision)s) r;
 
 -- name: reclaim
--- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the
--- run is dead. Of a run that was cancelled, or finished by its handler's own transaction, only
--- locked_until is over. Whatever its job is, paused or disabled. Not the runs `held`, which this
--- worker ends itself. Looks at those with permits, and at the first `most` entries of each queue
--- and level; null: at all. `release` follows, in the same transaction.
+-- Take runs from workers whose leases are over, also of paused and disabled jobs: the attempt is
+-- lost, and after the last one the run is dead. A cancelled or finished run only loses its lease.
+-- Not the runs `held`, which this worker ends itself. Looks at runs with permits, and at the first
+-- `most` entries of each queue and level; null: all. `release` follows, in the same transaction.
 with clock as materialized (
     select :now as now
 ), looked_at as materialized (
@@ -119,7 +118,7 @@ with clock as materialized (
 ), picked as materialized (
     -- checked again on the locked row
     select r.id, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
-           r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.revision,
+           r.max_attempts, r.locked_by, r.locked_until, r.started_at, r.prior_attempts, r.revision,
            r.status = 'running' as is_lost,
            r.status = 'running' and r.attempts >= r.max_attempts as is_last
     from yamlsched.job_runs r
@@ -129,7 +128,9 @@ with clock as materialized (
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
         error_type, revision)
-    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), %(lost_error)s,
+    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c),
+           format(%(lost_error)s, p.locked_by,
+                  to_char(p.locked_until, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
            %(lost_type)s, p.revision
     from picked p where p.is_lost
     on conflict (run_id, attempt) do nothing
@@ -142,7 +143,9 @@ with clock as materialized (
         blocked_on = null, locked_until = null,
         finished_at = case when r.attempts >= r.max_attempts then c.now end,
         dead_at = case when r.attempts >= r.max_attempts then c.now end,
-        failed_at = c.now, updated_at = c.now, last_error = %(lost_error)s,
+        failed_at = c.now, updated_at = c.now,
+        last_error = format(%(lost_error)s, r.locked_by,
+                            to_char(r.locked_until, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
         error_type = %(lost_type)s
     from clock c
     where r.id = any (array(select p.id from picked p where p.is_lost))

@@ -677,11 +677,11 @@ as $$
                    ' store the data and pass a reference',
                    job_type, octet_length(concat(payload)))
         when key = '' then
-            'an idempotency key cannot be empty: leave it out (null) for a run without a key'
+            'the key is empty: pass null for a run without a key'
         when length(key) > 500 then
-            format('an idempotency key has %s characters, over the limit of 500', length(key))
+            format('the key has %s characters, over the limit of 500', length(key))
         when key ~ '[\u0001-\u001f\u007f]' then
-            format('an idempotency key has the control character U+%s: remove it',
+            format('the key has the control character U+%s: remove it',
                    lpad(upper(to_hex(ascii(substring(key from '[\u0001-\u001f\u007f]')))), 4, '0'))
         -- for every job name, also of a job that is scheduled later, so that no caller can take the
         -- place of a slot or of a hook's run
@@ -1473,7 +1473,7 @@ begin
         update yamlsched.job_runs r
         set status = 'cancelled', finished_at = now, updated_at = now, blocked_on = null,
             error_type = 'Expired',
-            last_error = 'it had not begun when the expires_after of its job was over'
+            last_error = 'it did not start within expires_after'
         from yamlsched.job_definitions d
         where d.id = r.definition_id and yamlsched.is_expired(r, d, now) and r.id = any (array(
             select l.id from yamlsched.job_runs l
@@ -1907,10 +1907,10 @@ as $$
                   and (r.unreleased or r.run_at <= clock_timestamp())
                  then 'waits until its job is resumed or enabled'
              when r.unreleased and r.run_at > clock_timestamp()
-                 then 'waits for the time that spread gives it'
+                 then 'waits until spread starts it'
              when r.unreleased and r.blocked_on = 'after/' || j.id
                  then 'waits for an earlier run of its own job'
-             when r.unreleased then 'waits for nothing: the next sync or worker releases it'
+             when r.unreleased then 'waits for the next sync or worker'
              when r.blocked_on like 'job/%' then 'waits for run ' || (
                  select string_agg(p.run_id::text, ', ' order by p.run_id)
                  from yamlsched.permits p

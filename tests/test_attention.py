@@ -140,7 +140,7 @@ def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_reso
         result.out,
     )
     screen = cli("status").out
-    assert "in doubt   1 effect to settle, 1 to be resolved by the run's retry\n" in screen
+    assert "in doubt   1 effect for you to settle, 1 that the run's retry resolves\n" in screen
     assert (
         f"      yamlsched settle --done {key} (or --not-done), then: yamlsched retry {dead}\n"
         in screen
@@ -198,7 +198,7 @@ def test_a_missing_and_an_old_tick_are_problems(db: Db) -> None:
 
     a_place(db, seen_at=datetime.now(UTC) - timedelta(hours=7))
 
-    assert reasons(db) == ["no tick for 7h, the last came from web-1"]
+    assert reasons(db) == ["no tick for 7h; the last came from web-1"]
 
 
 def test_a_different_file_is_a_problem_after_the_time_of_a_rolling_deployment(db: Db) -> None:
@@ -213,7 +213,7 @@ def test_a_different_file_is_a_problem_after_the_time_of_a_rolling_deployment(db
     [reason] = reasons(db)
     assert reason == (
         "web-2:/srv/schedules.yaml has had another file (bbbbbbbb) for 3h; "
-        "in use is aaaaaaaa of web-1:/srv/schedules.yaml"
+        "the file in use is aaaaaaaa of web-1:/srv/schedules.yaml"
     )
     assert of_metrics(db, "yamlsched_other_files") == 1
 
@@ -273,7 +273,7 @@ def test_the_dead_runs_of_all_jobs_have_a_limit_of_their_own(
         *(() if limit is None else ("--max-dead-total", limit)),
     )
 
-    expected = f"5 runs of all jobs died within 1h, the limit is {limit}\n"
+    expected = f"5 runs of all jobs died within 1h; the limit is {limit}\n"
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
 
 

@@ -534,7 +534,7 @@ def test_a_program_in_a_folder_that_the_user_may_not_enter_is_not_said_to_be_mis
             closed.chmod(0o700)
 
     assert of_program == f'"{closed}/program" does not exist or cannot be reached'
-    assert of_folder == f'"{closed}/inside" is not a directory that can be entered'
+    assert of_folder == f'"{closed}/inside" is not a directory that this user can enter'
 
 
 @pytest.mark.parametrize("who", ["program", "grandchild"])

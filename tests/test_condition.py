@@ -87,7 +87,7 @@ def test_why_says_that_the_lease_of_a_run_has_expired_whose_worker_was_killed(
     lines = cli("why", "purge").out.splitlines()
 
     assert (
-        f"  run {run} of purge is running on alpha:7, lease expired at"
+        f"  run {run} of purge is running on alpha:7, which stopped answering: its lease ended at"
         f" {now - HOUR / 2:%Y-%m-%dT%H:%M:%SZ}, attempt 1 of 5"
     ) in lines
 
@@ -108,8 +108,8 @@ def test_why_names_the_whole_chain_down_to_the_run_that_died_and_what_helps(
         f"  run {load} of load waits for extract: run {extract} is dead",
         f"  run {extract} of extract died AGE ago: no route to host",
     ]
-    helps = [line for line in lines if line.startswith("  what helps")]
-    assert helps[0] == f"  what helps: yamlsched show {extract}; then yamlsched retry {extract}"
+    helps = [line for line in lines if line.startswith("  what to do")]
+    assert helps[0] == f"  what to do: yamlsched show {extract}; then yamlsched retry {extract}"
 
 
 def test_the_dead_runs_at_the_root_are_retried_by_one_command(world: World, cli: Cli) -> None:
@@ -232,7 +232,7 @@ def test_why_says_what_failed_and_names_the_dead_run_long_after_it_died(db: Db, 
     assert lines[0] == "purge: dead"
     assert lines[1] == "  last success: AGE ago, at TIME"
     assert lines[2] == f"  last failure: run {run}, dead, AGE ago: OSError: no route to host"
-    assert lines[-1] == f"  what helps: yamlsched show {run}; then yamlsched retry {run}"
+    assert lines[-1] == f"  what to do: yamlsched show {run}; then yamlsched retry {run}"
 
 
 def test_why_of_a_job_without_a_cron_says_how_it_is(db: Db, cli: Cli) -> None:
@@ -285,6 +285,19 @@ def cannot_start(db: Db, job: int, host: str) -> None:
         "'reason', 'the variable IS_WEB2 is not set', 'since', now()))"
         " from yamlsched.job_definitions d where d.id = %s and h.host = %s",
         [job, host],
+    )
+
+
+def test_the_remedy_of_a_missing_variable_names_where_it_has_to_be_set(db: Db, cli: Cli) -> None:
+    a_place(db)
+    cannot_start(db, a_job(db, "export"), "web-1")
+
+    [problem] = json.loads(cli("status", "--check", "--format", "json").out)["problems"]
+
+    assert "the variable IS_WEB2 is not set, on web-1:/srv/schedules.yaml since" in problem["what"]
+    assert problem["remedy"] == (
+        "set it on a host that is to run it, in the environment of yamlsched tick or work:"
+        " its crontab, systemd unit or container"
     )
 
 

@@ -162,7 +162,7 @@ def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(
     [run] = project.enqueue("leaves_tasks", {"how": "own_context"})
     project.work()
     [output] = project.outputs(run)
-    assert "cancelled what the handler had left running: _waits" in output.output
+    assert "cancelled tasks that the handler left running: _waits" in output.output
 
 
 def test_an_exception_whose_message_raises_ends_its_attempt(project: Project) -> None:
@@ -540,11 +540,11 @@ def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, h
     assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
     [output] = project.outputs(leaving)
     text = {
-        "waits": "yamlsched: cancelled what the handler had left running: _waits; what is to outlive a run is started",
+        "waits": "yamlsched: cancelled tasks that the handler left running: _waits. To let a task outlive its run",
         "fails": "LookupError: in a task that nobody awaits",
         "exits": "SystemExit: 3",
-        "spawns": "yamlsched: cancelled what the handler had left running: _spawns; ",
-        "deaf": "yamlsched: it did not end, and this process is replaced\n",
+        "spawns": "yamlsched: cancelled tasks that the handler left running: _spawns. ",
+        "deaf": "yamlsched: a task did not end, so this process is replaced\n",
     }
     assert text[how] in output.output
     assert project.calls("cancelled", leaving) == (how == "waits")

@@ -276,7 +276,7 @@ def test_it_is_shown_as_expired_and_nobody_is_notified(
         assert project.row(run).status == "cancelled"
         assert project.calls("started") == 0
         assert project.db.execute("select from yamlsched.notifications").fetchall() == []
-    error = "Expired: it had not begun when the expires_after of its job was over"
+    error = "Expired: it did not start within expires_after"
     assert f"error     {error}" in cli("show", run).out
     assert json.loads(cli("show", run, "--format", "json").out)["run"]["error_type"] == "Expired"
     assert error in cli("runs").out

@@ -371,5 +371,5 @@ def test_of_many_groups_the_rest_is_counted(
 
     monkeypatch.setattr(failures, "MAX_FAILED", 4)
     assert cli("runs", "--group-by", "error_type").out.endswith(
-        "\nOnly 4 runs were read, of the jobs with most: a shorter span counts all.\n"
+        "\nOnly 4 runs were read, of the jobs with most. A shorter span counts all.\n"
     )

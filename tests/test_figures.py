@@ -254,7 +254,7 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     )
     died = re.findall(r"^(\w+): (\d+) runs? died within 1h", checked, re.MULTILINE)
     assert {job: int(count) for job, count in died} == dead
-    assert f"{number} runs of all jobs died within 1h, the limit is 0\n" in checked
+    assert f"{number} runs of all jobs died within 1h; the limit is 0\n" in checked
     streak = re.findall(
         r"^(\w+): (\d+) failed attempts? since the last success", checked, re.MULTILINE
     )

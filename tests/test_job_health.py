@@ -158,7 +158,7 @@ def test_a_slot_that_was_lost_in_a_long_outage_is_a_problem_when_it_is_found(
 
     checked, reported = cli("status", "--check"), cli("report", "--since", "1h")
 
-    what = "purge: 1 slot was not run: too old when a run could have started"
+    what = "purge: 1 slot was not run: too old when a run could start"
     assert checked == (1, f"{what}\n", "")
     assert (reported.code, what in reported.out, "old: 1 slot" in reported.out) == (1, True, False)
     assert reported.out.count(what) == 1
@@ -253,7 +253,9 @@ def test_a_run_past_its_lease_or_its_timeout_is_stuck(
 ) -> None:
     run = a_run(db, a_job(db), "running", **values)
 
-    assert reasons(db)[1:] == [f"run {run} of purge is stuck: {why}, held by web-1:4711:c0ffee"]
+    assert reasons(db)[1:] == [
+        f"run {run} of purge is stuck: {why}; its worker is web-1:4711:c0ffee"
+    ]
 
 
 def test_a_run_within_lease_and_timeout_is_not_stuck(db: Db) -> None:
@@ -343,7 +345,7 @@ def test_a_stuck_run_of_a_paused_job_is_taken_by_the_next_worker_as_any_other(
 
     shown, screen = cli("show", run).out, cli("status").out
 
-    assert ", lease expired at 20" in shown
+    assert ", which stopped answering: its lease ended at 20" in shown
     assert f"      yamlsched show {run}" in screen
 
 

@@ -274,9 +274,7 @@ def test_the_option_precedes_the_variable_which_precedes_the_file(
 
     refused = cli("tick", "--namespace", "web2")
     assert refused.code == 1
-    assert (
-        '"yamlsched sync --namespace web2" decides that this host uses it for "web2"' in refused.err
-    )
+    assert 'to move this host to "web2", run "yamlsched sync --namespace web2"' in refused.err
     for words in (("sync", "--namespace", "web2"), ("--namespace", "web2", "sync")):
         assert cli(*words).code == 0
     assert namespaces(db) == ["web1", "web2"]
@@ -284,7 +282,7 @@ def test_the_option_precedes_the_variable_which_precedes_the_file(
     monkeypatch.delenv("YAMLSCHED_NAMESPACE")
     refused = cli("tick")
     assert refused.code == 1
-    assert '"yamlsched sync --namespace default" decides that this host uses it' in refused.err
+    assert 'to move this host to "default", run "yamlsched sync --namespace default"' in refused.err
     assert namespaces(db) == ["web1", "web2"]
     for verb in (("work",), ("work", "--loop")):
         done = cli(*verb)
@@ -424,7 +422,7 @@ def test_status_shows_all_namespaces_the_worst_first(cli: Cli, db: Db) -> None:
     assert re.sub(r"[34]\ds ago", "30s ago", screen.out) == ALL_NAMESPACES
     assert (screen.code, check.code) == (0, 1)
     assert check.out.splitlines() == [
-        "web3: no tick for 7h, the last came from web3",
+        "web3: no tick for 7h; the last came from web3",
         "web2: rotate: 2 runs died within 1h: OSError: no route to host",
     ]
     assert [one["namespace"] for one in document["namespaces"]] == ["web3", "web2", "web1"]
@@ -442,7 +440,7 @@ web1       ok         1     30s ago    web1  -     -
 1 namespace without jobs, unfinished runs and hosts; --all lists them
 
 Needs attention
-  web3: no tick for 7h, the last came from web3
+  web3: no tick for 7h; the last came from web3
       yamlsched status --namespace web3
   web2: rotate: 2 runs died within 1h: OSError: no route to host
       yamlsched status --namespace web2

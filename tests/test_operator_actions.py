@@ -96,7 +96,7 @@ def test_a_waiting_run_becomes_due_and_keeps_its_status_and_attempts(db: Db) -> 
             "running",
             {"locked_until": "(now() - interval '1 minute')"},
             {},
-            "has lost its worker: the next tick handles it automatically",
+            "has lost its worker web-1:4711:c0ffee: the next tick handles it automatically",
         ),
         (
             "succeeded",
@@ -488,7 +488,7 @@ def test_pausing_after_the_end_of_a_pause_starts_a_new_one(db: Db) -> None:
 def test_a_pause_with_an_end_in_the_past_is_refused(db: Db) -> None:
     job = a_job(db, schedule=None)
 
-    with pytest.raises(Refused, match="already: write a later --until"):
+    with pytest.raises(Refused, match="already: pass a later --until"):
         pausing.pause(db, "default", [job], "ann", until=NOON - timedelta(hours=1), now=NOON)
 
     assert value(db, "select paused_at is null from yamlsched.job_definitions")
@@ -777,7 +777,7 @@ def test_enqueue_refuses_a_named_day_that_has_passed(db: Db, cli: Cli) -> None:
     result = cli("enqueue", "purge", "--at", "yesterday 08:00")
 
     assert (result.code, result.out) == (1, "")
-    assert "08:00 UTC) has passed: write a later --at, or leave it out" in result.err
+    assert "08:00 UTC) has passed: pass a later --at, or none" in result.err
 
 
 def test_at_of_enqueue_is_a_time_or_a_duration_from_now(db: Db, cli: Cli) -> None:

@@ -67,7 +67,7 @@ def test_output_of_an_attempt_is_passed_on_up_to_the_limit(
     left_out = printed - sum(len(text) - len("[purge 1] ") for text in passed_on)
     assert last == (
         f"[purge 1] yamlsched: {show_bytes(left_out)} of output left out here, "
-        "the limit for one attempt is 1 MiB. The end of it: yamlsched show 1 --output\n"
+        "the limit for one attempt is 1 MiB. To see the end: yamlsched show 1 --output\n"
     )
     assert (len(kept), forgotten_bytes) == (MAX_KEPT_BYTES, printed - MAX_KEPT_BYTES)
 

@@ -360,7 +360,7 @@ def test_a_tick_pauses_a_job_whose_runs_die_and_starts_no_more_of_them(project: 
     assert checked[0] == 1
     assert f"by yamlsched: {reason}\n" in checked[1]
     assert f"by yamlsched: {reason}\n" in why[1]
-    assert "what helps: yamlsched resume charge\n" in why[1]
+    assert "what to do: yamlsched resume charge\n" in why[1]
 
     # what had died before does not count once somebody has resumed it
     run(project, "resume", "charge")

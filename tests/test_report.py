@@ -572,7 +572,7 @@ def test_of_skipped_slots_those_that_were_late_need_attention(
     assert f"skipped  3 slots: 3 {reason}\n" in shown.out
     if reason == "late":
         assert (
-            "  purge: 3 slots were not run: too old when a run could have started\n"
+            "  purge: 3 slots were not run: too old when a run could start\n"
             "      yamlsched backfill purge --from 2026-01-13T21:00Z --to 2026-01-13T22:00Z runs those you still need\n"
         ) in shown.out
 
@@ -640,7 +640,7 @@ def test_effects_in_doubt_since_before_the_end_need_attention(
     assert shown.code == code
     assert ("yamlsched settle --done mail:1" in shown.out) == bool(code)
     assert (
-        "in doubt  1 effect to settle, 0 to be resolved by the run's retry\n" in shown.out
+        "in doubt  1 effect for you to settle, 0 that the run's retry resolves\n" in shown.out
     ) == bool(code)
 
 

@@ -631,10 +631,7 @@ def test_a_run_without_output_is_explained(db: Db, cli: Cli) -> None:
     silent, running = a_run(db, job, "succeeded"), a_run(db, job, "running")
     failed = a_run(db, job, "dead", attempts=2)
     keep_output(db, failed, 1, "first\n")
-    excluded = (
-        "it printed nothing until its lease was renewed last,"
-        " or output.keep of its job excludes it (now: failed)"
-    )
+    excluded = "it printed nothing before its lease was last renewed, or output.keep of its job excludes it (now: failed)"
 
     for words, message in (
         ([silent], f"no output of run {silent} is kept: {excluded}"),

@@ -71,7 +71,7 @@ MISSING = {
     "program in PATH": ({"command": ["program"]}, 'there is no program "program" in PATH'),
     "directory": (
         {"command": ["/bin/hostname"], "cwd": "place"},
-        '"place" is not a directory that can be entered',
+        '"place" is not a directory that this user can enter',
     ),
     "module": (
         {"handler": "shop.run"},

@@ -128,7 +128,5 @@ def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[dateti
         return None, ""
     run_at = times.resolve(at, lambda: where, now, is_future=True)
     if run_at < now and isinstance(at, NamedDay):  # a date that is written out may be meant
-        raise Refused(
-            f"{times.show(run_at, where)} has passed: write a later --at, or leave it out"
-        )
+        raise Refused(f"{times.show(run_at, where)} has passed: pass a later --at, or none")
     return run_at, times.show(run_at, where)

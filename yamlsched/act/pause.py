@@ -85,7 +85,7 @@ def _read_end(until: TimeInput | None, where: ZoneInfo, now: datetime) -> dateti
     end = times.resolve(until, lambda: where, now, is_future=True)
     if end <= now:
         local_end = times.show(end, where)
-        raise Refused(f"the pause would have ended at {local_end} already: write a later --until")
+        raise Refused(f"the pause would have ended at {local_end} already: pass a later --until")
     return end
 
 

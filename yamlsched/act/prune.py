@@ -123,9 +123,7 @@ def _refuse_shared(folder: Path, follows: bool = True) -> None:
     if not stat.S_ISDIR(status.st_mode):
         problem = "it is not a folder"
     elif status.st_uid not in (os.geteuid(), 0):
-        problem = (
-            f"it belongs to another user (uid {status.st_uid}), who could remove what is in it"
-        )
+        problem = f"it belongs to another user (uid {status.st_uid}), who could delete the archive"
     elif status.st_mode & stat.S_IWOTH:
         problem = "every user may write to it: chmod o-w"
     if problem:
@@ -317,8 +315,7 @@ def _in_use(
     except (ValueError, TypeError) as error:
         raise EnvironmentFailed(
             f"the retention of the file in use is not valid in the database: {error}; nothing is"
-            " pruned until it is corrected in yamlsched.namespaces, or an edited file is"
-            " applied"
+            " pruned until it is corrected in yamlsched.namespaces, or an edited file is applied"
         ) from error
 
 

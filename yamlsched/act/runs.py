@@ -194,7 +194,7 @@ def retry_obstacle(run: RunState) -> str | None:
     against it.
     """
     if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
-        return "has lost its worker: the next tick handles it automatically"
+        return f"has lost its worker {run.worker}: the next tick handles it automatically"
     if run.status == Status.RUNNING:
         return "is running: cancel it first"
     if run.retired_at is not None:
@@ -209,8 +209,8 @@ def retry_obstacle(run: RunState) -> str | None:
         )
     if run.beside is not None:
         return (
-            f"is not retried beside run {run.beside}, which is unfinished: by unique of"
-            f" {run.job_type}, one run with these values counts at a time"
+            f"is not retried while run {run.beside} is unfinished: unique of {run.job_type}"
+            " allows one run with these values at a time"
         )
     return None
 
@@ -220,7 +220,7 @@ def _not_retried(run: RunState, is_expected: bool) -> str:
     if obstacle is not None:
         return obstacle
     if run.status == Status.QUEUED and is_expected:
-        return "waits for the jobs that its job follows: --force starts it without waiting"
+        return "waits for the jobs it follows: --force starts it without waiting"
     if run.status == Status.SUCCEEDED and is_expected:
         return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
     return f"is now {run.status}"

@@ -74,7 +74,7 @@ def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
         what = f'there has been no tick in namespace "{health.namespace}"'
     elif health.now - health.last_tick_at > thresholds.max_tick_age:
         ago = between(health.last_tick_at, health.now)
-        what = f"no tick for {ago}, the last came from {health.last_tick_host}"
+        what = f"no tick for {ago}; the last came from {health.last_tick_host}"
     if what:
         yield Problem("tick", None, what, "yamlsched doctor")
 
@@ -96,7 +96,7 @@ def _files(health: Health) -> Iterator[Problem]:
         of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
         what = f"{file.first_places} has had another file ({file.hash[:8]}) for {time}"
         remedy = "deploy the same version to all hosts, or run yamlsched sync with the right file"
-        yield Problem("file", None, f"{what}; in use is {of}", remedy)
+        yield Problem("file", None, f"{what}; the file in use is {of}", remedy)
     if current is not None and current.pruning:
         remedy = "correct the folder or retention.archive, then: yamlsched prune"
         yield Problem("prune", None, current.pruning, remedy)
@@ -136,7 +136,12 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
     for name, entries in sorted(by_job.items()):
         entry = entries[0]
         places = join_first([each.place for each in entries], MAX_NAMES)
-        remedy = "set the variable, or install what is missing, there; or correct schedules.yaml"
+        remedy = "install what is missing on a host that is to run it, or correct schedules.yaml"
+        if entry.reason.startswith("the variable"):
+            remedy = (
+                "set it on a host that is to run it, in the environment of yamlsched tick or work:"
+                " its crontab, systemd unit or container"
+            )
         since = rfc3339(entry.since, "seconds")
         what = f"no host can start job {name}: {entry.reason}, on {places} since {since}"
         if able := entry.able_but_down(health.now):
@@ -168,9 +173,7 @@ def _starts(health: Health) -> Iterator[Problem]:
     """Yield the queues whose workers do not start."""
     for queue in health.queues:
         if queue.failed_starts >= MAX_FAILED_STARTS:
-            remedy = (
-                "correct the start command of the queue, or its engine; the next start tries it"
-            )
+            remedy = "correct the queue's start command or its engine; the next start uses it"
             what = f"queue {queue.queue}: {queue.starts_in_words}"
             yield Problem("start", None, what, remedy, since=queue.oldest_due_at)
 
@@ -180,7 +183,7 @@ def _stuck(health: Health) -> Iterator[Problem]:
         Problem(
             "stuck",
             run.job_type,
-            f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}",
+            f"run {run.run_id} of {run.job_type} is stuck: {run.why}; its worker is {run.worker}",
             f"yamlsched show {run.run_id}",
             run.run_id,
         )
@@ -214,7 +217,7 @@ def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     dead = sum(job.dead_within for job in health.jobs)
     if thresholds.max_dead_total is not None and dead > thresholds.max_dead_total:
         span, limit = durations.show(thresholds.within), thresholds.max_dead_total
-        what = f"{count(dead, 'run')} of all jobs died within {span}, the limit is {limit}"
+        what = f"{count(dead, 'run')} of all jobs died within {span}; the limit is {limit}"
         yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
 
 
@@ -223,7 +226,7 @@ def lost_slots(job: str, slots: int, first: datetime, last: datetime) -> Problem
     number, to = (
         ("1 slot was", "") if slots == 1 else (f"{slots} slots were", f" --to {short_utc(last)}")
     )
-    what = f"{job}: {number} not run: too old when a run could have started"
+    what = f"{job}: {number} not run: too old when a run could start"
     remedy = f"yamlsched backfill {job} --from {short_utc(first)}{to} runs those you still need"
     return Problem("skipped", job, what, remedy)
 

@@ -151,7 +151,7 @@ def section(
             truncate(example(group), MAX_ERROR_CHARS),
         )
         rows.append(row)
-    note = f"Only {MAX_FAILED:,} runs were read, of the jobs with most: a shorter span counts all."
+    note = f"Only {MAX_FAILED:,} runs were read, of the jobs with most. A shorter span counts all."
     return Section(title, HEADINGS, rows, more, "" if failures.is_complete else note)
 
 

@@ -276,8 +276,8 @@ def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOut
         known = ", ".join(map(str, sorted({output.attempt for output in details.outputs})))
         raise Refused(f"no output of {which} is kept. Attempts with output: {known}")
     why = (
-        "it printed nothing until its lease was renewed last, or output.keep of its job excludes it"
-        f" (now: {run.keeps_output})"
+        "it printed nothing before its lease was last renewed, or output.keep of its job excludes"
+        f" it (now: {run.keeps_output})"
     )
     raise Refused(f"no output of {which} is kept: {why}")
 
@@ -288,11 +288,10 @@ def waits_for(run: runs.StoredRun, now: datetime) -> str:
     """
     if run.status == "running":
         assert run.locked_until is not None
-        is_over = run.locked_until < now
-        return (
-            f" on {run.worker}, lease {'expired at' if is_over else 'until'}"
-            f" {rfc3339(run.locked_until, 'seconds')}"
-        )
+        lease = "which stopped answering: its lease ended at"
+        if run.locked_until >= now:
+            lease = "lease until"
+        return f" on {run.worker}, {lease} {rfc3339(run.locked_until, 'seconds')}"
     words = [run.waits] if run.waits else []
     if not words and run.finished_at is None:
         is_past = run.run_at <= now

@@ -93,7 +93,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         effects = count(waiting["person"], "effect")
         yield (
             "in doubt",
-            f"{effects} to settle, {waiting['retry']} to be resolved by the run's retry",
+            f"{effects} for you to settle, {waiting['retry']} that the run's retry resolves",
         )
     if report.is_current:
         queue = report.queue

@@ -125,8 +125,9 @@ def _unusable(name: str, error: EnvironmentFailed) -> click.Command:
     subcommand_metavar="COMMAND [ARGS]...",
     help="Run the jobs of schedules.yaml on time, once, with their history in PostgreSQL.",
     epilog=(
-        "yamlsched COMMAND --help shows the options of a command. The options above can also be"
-        " passed after the commands that use them."
+        "yamlsched COMMAND --help shows the options of a command. You can also pass the options"
+        " above after a command that uses them. Parentheses show the variable of an option, and"
+        " its default."
     ),
 )
 @click.version_option(__version__, message="yamlsched %(version)s")

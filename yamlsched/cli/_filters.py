@@ -91,7 +91,7 @@ path_option = click.option(
     help="Also look for handlers in this folder; may be repeated.",
 )
 by_option = click.option(
-    "--by", metavar="WHO", help="Who does this; recorded with the action (the user on this host)."
+    "--by", metavar="WHO", help="Your name, recorded with the action (your user on this host)."
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -110,7 +110,7 @@ filter_options = combine(
         multiple=True,
         metavar="TAG",
         shell_complete=tags,
-        help="Runs of jobs with this tag; if repeated, with all of them.",
+        help="Runs of jobs with this tag. Repeat it for jobs that have several tags.",
     ),
     click.option(
         "--status",
@@ -131,7 +131,7 @@ filter_options = combine(
     click.option(
         "--error",
         metavar="TEXT",
-        help="Runs whose latest error has this in its type or its message.",
+        help="Runs whose latest error contains this, in its type or message.",
     ),
     click.option("--error-type", metavar="TYPE", help="Runs whose latest error is of this type."),
 )
@@ -145,13 +145,13 @@ def page_options(default: int) -> Option:
             "--limit",
             type=click.IntRange(1, 10_000),
             default=default,
-            help="How many are listed.",
+            help="List at most this many.",
         ),
         click.option(
             "--before",
             type=click.IntRange(1, 2**63 - 1),
             metavar="ID",
-            help="The next page: those before the one with this id.",
+            help="The next page: the entries before this id.",
         ),
     )
 

@@ -29,7 +29,7 @@ def queue_names(
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
     for name in names:
         if name == NO_QUEUE:
-            raise click.UsageError(f"{option.opts[0]}: {NO_QUEUE} stands alone")
+            raise click.UsageError(f"{option.opts[0]}: {NO_QUEUE} cannot be combined with queues")
         if not re.fullmatch("[a-z][a-z0-9_]{0,62}", name):
             raise click.UsageError(
                 f'{option.opts[0]}: "{name}" is not a queue name: write default, or'
@@ -50,7 +50,7 @@ work_options = _filters.combine(
         metavar="NAME,...",
         multiple=True,
         callback=queue_names,
-        help="Serve these queues only, or none. Without it: all that are not dedicated.",
+        help="Serve only these queues, or none. Default: all queues that are not dedicated.",
     ),
     click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs."),
     _filters.duration_option(

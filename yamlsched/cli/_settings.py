@@ -161,7 +161,7 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
             type=click.Choice(formats),
             metavar="FORMAT" if before_verb else None,
             help="The format of results"
-            + (": text, json, or another of the command." if before_verb else "."),
+            + (": text, json, or another that the command offers." if before_verb else "."),
         ),
         click.Option(
             ["--log-format"],

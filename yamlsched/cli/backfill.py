@@ -27,11 +27,11 @@ from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
 from yamlsched.timetable.zones import zone
 
-HELP = """Create the missing runs of JOB's past slots.
+HELP = """Create the missing runs of JOB's past slots (scheduled times).
 
 The runs are created oldest first and are due immediately. Each has the key of its slot: existing
 and pruned runs are
-not created again. The job's own progress does not change. Both ends are inclusive; without --to,
+not created again. It does not change when the job runs next. Both ends are inclusive; without --to,
 the range is the date
 or slot of --from. Dates and times without an offset are in the job's time zone.
 
@@ -75,7 +75,7 @@ MAX_SLOTS_WITHOUT_YES = 10_000
     "--before-first", is_flag=True, help="Include slots from before the job was first applied."
 )
 @click.option(
-    "--downstream", is_flag=True, help="Create also the missing runs of the slots that follow."
+    "--downstream", is_flag=True, help="Also create the missing runs of the jobs that follow JOB."
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show which runs would be created, and change nothing."
@@ -120,7 +120,7 @@ def command(
         if chosen.skipped:
             slots = "1 slot is" if chosen.skipped == 1 else f"{chosen.skipped} slots are"
             click.echo(
-                f"{slots} left out, as calendars skip them: to run one, pass its date without --to",
+                f"{slots} left out by calendars. To run one, pass its date without --to",
                 err=True,
             )
         ranges = [chosen]

@@ -16,7 +16,7 @@ bash   eval "$(yamlsched completion bash)"             in ~/.bashrc
 zsh    eval "$(yamlsched completion zsh)"              in ~/.zshrc, after compinit
 fish   yamlsched completion fish | source              in ~/.config/fish/config.fish
 
-Completed are commands, options and their values, and the jobs and tags of the file.
+It completes commands, options and their values, and the jobs and tags of the file.
 """
 
 

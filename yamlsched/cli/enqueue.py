@@ -53,11 +53,9 @@ payload_option = partial(click.option, type=Payload(), metavar="JSON|@FILE|-")
 @payload_option(
     "--payload",
     "arguments",
-    help="Keyword arguments of the handler.",
+    help="Keyword arguments of the handler, as JSON.",
 )
-@click.option(
-    "--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing."
-)
+@click.option("--key", metavar="KEY", help="Create one run per key: a second enqueue creates none.")
 @_filters.time_option(
     "--at",
     "--run-at",

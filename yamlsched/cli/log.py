@@ -23,9 +23,8 @@ MAX_JSON = 10_000
 INDENT = " " * 4
 HELP = """List the edits of schedules.yaml that were applied, newest first.
 
-Shows for each edit the commit, its author and subject, which host applied it and when, and the
-jobs that it changed.
-With JOB, only the edits that changed that job, and how.
+For each edit it shows the commit with author and subject, the host that applied it and when, and
+the jobs that changed. With JOB, it shows only the edits of that job, and what they changed.
 """
 
 

@@ -22,7 +22,7 @@ from yamlsched.db.query import sql_folder
     is_flag=True,
     help="Print the script that creates roles with least privilege instead.",
 )
-@click.option("--dry-run", is_flag=True, help="Report what would be applied.")
+@click.option("--dry-run", is_flag=True, help="Show what would be applied, and change nothing.")
 def command(settings: Settings, print_sql: bool, print_roles: bool, dry_run: bool) -> int:
     if print_roles:
         click.echo((sql_folder() / "roles.sql").read_text("utf-8"), nl=False)

@@ -36,7 +36,7 @@ MAX_SHOWN_MINUTES = 10
 MAX_SHOWN_NAMES = 6
 """Jobs that are named of each."""
 
-HELP = """Show the next slot of each job, or the next ten of JOB or of a cron expression.
+HELP = """Show the next slot (scheduled time) of each job, or ten of JOB or of a cron expression.
 
 Each slot has its key, and a note: a clock change that affects it, the jobs that it waits for.
 --cron needs no file.
@@ -115,7 +115,7 @@ def command(
         click.echo(terminal.document(slots=slots))
     elif settings.format == "ics":
         if not (upcoming := list(coming)):
-            raise Refused("no slots: a calendar file has at least one event")
+            raise Refused("no slots: a calendar file needs at least one event")
         namespace = settings.namespace or (loaded and loaded.namespace) or "default"
         click.echo(_ics.calendar(upcoming, loaded.jobs if loaded else {}, namespace, now), nl=False)
     elif until:
@@ -192,7 +192,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
         calendar for job in jobs for calendar in (*job.skip_on, *job.only_on)
     ):
         if what := calendar.ends_soon(datetime.now(UTC)):
-            click.echo(f"{what}: it says nothing about later dates", err=True)
+            click.echo(f"{what}: later dates are not in it", err=True)
     return jobs, loaded
 
 

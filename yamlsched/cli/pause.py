@@ -14,9 +14,9 @@ from yamlsched.timetable.times import TimeInput
 
 HELP = """Pause jobs until they are resumed, or until a time.
 
-Slots of a paused job are recorded as skipped, and its runs are not claimed. Enqueueing still
-works. Running runs are
-not stopped: see cancel. A deploy does not end a pause; resume does, or the time of --until.
+The slots (scheduled times) of a paused job are recorded as skipped, and its runs are not claimed.
+You can still enqueue runs. Running runs are not stopped: see cancel. A deploy does not end a pause:
+only resume does, or the time of --until.
 """
 
 

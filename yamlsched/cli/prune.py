@@ -70,7 +70,7 @@ def _archive(
         archive = prune.own_archive(file.read(settings.file), settings.file, namespace)
     if archive is None:
         raise Refused(
-            f"the file in use archives what is pruned, and {settings.file} does not say where:"
-            " pass --file, --archive DIR, or --no-archive to delete without an archive"
+            f"the file in use has retention.archive, but {settings.file} has not: pass --file,"
+            " --archive DIR, or --no-archive to delete without an archive"
         )
     return archive

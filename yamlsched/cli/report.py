@@ -19,11 +19,10 @@ from yamlsched.timetable import times
 
 HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
 
-What ran, failed by type of error, was skipped and why, started or finished late, took longest,
-effects in doubt, and
-edits. Exits 1 if something needs attention: a morning line for cron is "yamlsched report --since
-12h". The HTML is one
-file to mail.
+It lists the runs by result, the failures by type of error, the skipped slots (scheduled times) and
+why, the late jobs, the longest runs, the effects in doubt, and the edits. Exits 1 if something
+needs your attention. For a morning mail from cron: "yamlsched report --since 12h". --format html
+prints one file that you can mail.
 """
 
 

@@ -11,7 +11,7 @@ from yamlsched.schedule.schema import FILE, INCLUDED
 
 
 @verb("Print the JSON Schema (draft-07) of schedules.yaml.", uses="", formats=("text",))
-@click.option("--included", is_flag=True, help="Of the files that schedules.yaml includes.")
+@click.option("--included", is_flag=True, help="Print the schema of included files instead.")
 def command(settings: object, included: bool) -> int:
     click.echo(json.dumps(INCLUDED, indent=2) if included else FILE.read_text("utf-8").rstrip("\n"))
     return 0

@@ -42,15 +42,15 @@ FOLLOW_INTERVAL_SECONDS = 1.0
 @click.option(
     "--output",
     is_flag=True,
-    help="Print only the kept output, in full, of the last attempt that has some.",
+    help="Print only the kept output, in full, of the last attempt that has any.",
 )
 @click.option(
-    "--attempt", type=click.IntRange(min=1), metavar="N", help="With --output: of attempt N."
+    "--attempt", type=click.IntRange(min=1), metavar="N", help="With --output: only attempt N."
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Print what its attempts print, until it has ended; exit 1 if it is dead.",
+    help="Follow the output of the run until it ends; exit 1 if it is dead.",
 )
 def command(
     settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None, follow: bool

@@ -60,7 +60,7 @@ HEADINGS = ("job", "state", "last success", "last failure", "streak", "next slot
 @_filters.duration_option(
     "--within",
     default="1h",
-    help="Period in which dead runs are counted.",
+    help="Count the runs that died within this time.",
 )
 @click.option(
     "--max-failing",
@@ -76,12 +76,12 @@ HEADINGS = ("job", "state", "last success", "last failure", "streak", "next slot
 @_filters.duration_option(
     "--max-tick-age",
     default="5m",
-    help="Tolerated time since the last tick.",
+    help="How old the last tick may be.",
 )
 @_filters.duration_option(
     "--max-paused",
     default="7d",
-    help="Tolerated time since a pause without an end.",
+    help="How old a pause without an end may be.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all jobs, healthy ones included.")
 @click.option(
@@ -171,7 +171,7 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     if health.in_doubt_counts:
         effects = terminal.count(health.effects_in_doubt("person"), "effect")
         retried = health.effects_in_doubt("retry")
-        yield "in doubt", f"{effects} to settle, {retried} to be resolved by the run's retry"
+        yield "in doubt", f"{effects} for you to settle, {retried} that the run's retry resolves"
     hosts = [
         (
             f"{w.host} ({w.running} running)"

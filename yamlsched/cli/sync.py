@@ -22,8 +22,8 @@ MAX_LISTED_JOBS = 20
 
 
 @verb(
-    "Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick"
-    " waits with, or one for another environment, if --env or YAMLSCHED_ENV names it.",
+    "Apply schedules.yaml, and create the runs of due slots (scheduled times). Also applies a"
+    " file that a tick does not apply yet, or one for another environment if --env names it.",
     uses="file dsn env namespace logging",
 )
 @_filters.path_option

@@ -33,8 +33,8 @@ CLAIM_TIME = "55s"
     "--cron",
     is_flag=True,
     help=(
-        "For a crontab line: print nothing if all is well, else errors first, so that cron mails"
-        " them, and a dead run as soon as it dies. All output goes to syslog."
+        "For a crontab line: print nothing if all is well. Else cron mails you the errors, and a"
+        " dead run as soon as it dies. All output also goes to syslog."
     ),
 )
 @work_options

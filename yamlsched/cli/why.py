@@ -18,15 +18,13 @@ from yamlsched.timetable import times
 from yamlsched.timetable.times import local_time, short_utc
 from yamlsched.timetable.zones import zone
 
-HELP = """Explain how JOB is, or what happened to one of its slots.
+HELP = """Explain the state of JOB, or what happened at one of its slots (scheduled times).
 
-Without a time: its last success, what failed, what it waits for, down to the root of the chain,
-its next slot, and the
-command that helps. With --at: the run of that slot, why it was skipped, or what it waits for. If
-the time is not a
-slot: which field of the cron expression excludes it, and the nearest slots. A date means all of
-its slots. Dates and
-times without an offset are in the job's time zone.
+Without --at, it shows the last success and failure, what the job waits for down to the root of the
+chain, the next slot, and the command that helps. With --at, it shows the run of that slot, why it
+was skipped, or what it waits for. If the time is not a slot, it shows which field of the cron
+expression excludes it, and the nearest slots. A date means all of its slots. Dates and times
+without an offset are in the job's time zone.
 """
 
 
@@ -60,7 +58,7 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
 def _job(found: JobCondition) -> list[str]:
     lines = [f"{found.job_type}: {terminal.coloured(found.state, found.state.replace('_', ' '))}"]
     lines += [f"  {terminal.printable_line(line)}" for line in found.lines]
-    return lines + [f"  what helps: {terminal.printable_line(remedy)}" for remedy in found.remedies]
+    return lines + [f"  what to do: {terminal.printable_line(remedy)}" for remedy in found.remedies]
 
 
 def _slot(report: SlotReport) -> list[str]:

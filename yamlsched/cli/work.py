@@ -54,8 +54,8 @@ def worker_id(context: click.Context, option: click.Parameter, value: str | None
     metavar="ID",
     callback=worker_id,
     help=(
-        "Be the worker with this id, which a program started: like --loop, but it does not sync,"
-        " shares no concurrency limit with this host, and exits when it has nothing to do."
+        "For programs that start workers: run as the worker with this id. Like --loop, but without"
+        " sync and the host's concurrency limit. Exits when there is nothing to do."
     ),
 )
 @_filters.duration_option(

@@ -130,7 +130,7 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         )
     if server.encoding != "UTF8":
         raise EnvironmentFailed(
-            f"the database's encoding is {server.encoding}, which cannot store every text: create a"
+            f"the database's encoding is {server.encoding}, which cannot store all text: create a"
             " database with encoding UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
         )
 

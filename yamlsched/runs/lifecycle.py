@@ -20,7 +20,10 @@ MAX_OUTPUT_BYTES = 65_536
 """Bytes of an attempt's output that are kept: the last ones."""
 MAX_RELEASES = 3
 """Releases of a run in a row that cost nothing although it had begun, such as by shutdowns."""
-LOST_WORKER = {"lost_error": "lost its worker", "lost_type": "LostWorker"}
+LOST_WORKER = {
+    "lost_error": "lost its worker %s: it stopped answering, and its lease ended at %s",
+    "lost_type": "LostWorker",
+}
 """The error of an attempt whose lease ended: parameters of the statements that record one."""
 
 DEFAULT_QUEUE = "default"

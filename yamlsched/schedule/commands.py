@@ -38,8 +38,8 @@ def directory_obstacle(folder: str, written: str) -> Obstacle | None:
     """
     if isdir(folder) and os.access(folder, os.X_OK):
         return None
-    message = f"{_shown(written)} is not a directory that can be entered"
-    return Obstacle(message, "Create it, permit it, or correct cwd.")
+    message = f"{_shown(written)} is not a directory that this user can enter"
+    return Obstacle(message, "Create it, let this user enter it, or correct cwd.")
 
 
 def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | None:
@@ -54,7 +54,7 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
         if not path:
             shown = truncate(search_path, MAX_SHOWN_PATH_CHARS)
             message = f"there is no program {_shown(program)} in PATH"
-            remedy = f"Install it, write its full path, or set PATH in env (PATH is {shown})."
+            remedy = f"Install it here, write its full path, or set PATH in env (PATH is {shown})."
             return Obstacle(message, items or remedy)
     else:
         path = os.path.join(folder, program)
@@ -63,7 +63,7 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
             remedy = "Correct the path, or install the program on this host."
             return Obstacle(message, items or remedy)
     if not isfile(path) or not os.access(path, os.X_OK):
-        message = f"{_shown(program)} is not a file that can be executed"
+        message = f"{_shown(program)} is not an executable file"
         return Obstacle(message, f"Correct the path, or run: chmod +x {program}")
     return _script_obstacle(program, path)
 
@@ -78,7 +78,7 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     if not start.startswith(b"#!"):
         if b"\0" in start:  # not text
             return None
-        remedy = "Begin it with a line such as #!/bin/sh"
+        remedy = "Start it with a line such as #!/bin/sh"
         return Obstacle(f"{_shown(program)} has no #! line", remedy)
     line = start[2:].partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = re.split("[ \t]", line.strip(" \t"))[0]
@@ -87,7 +87,9 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     message = (
         f"the first line of {_shown(program)} names {_shown(interpreter)}, which does not exist"
     )
-    return Obstacle(message, "Correct that line and its line ending, or install the interpreter.")
+    return Obstacle(
+        message, "Correct that line (does it end with CR LF?), or install the interpreter."
+    )
 
 
 def check(loaded: Loaded, file: Path, findings: Findings) -> None:

@@ -81,13 +81,11 @@ def read_reviewed(file: Path, remedy: str = "") -> bytes:
     try:
         is_inside = _is_inside(file, file.parent.resolve())
     except (OSError, RuntimeError) as error:
-        raise EnvironmentFailed(
-            f"{file} cannot be read: it is a link that leads nowhere{remedy}"
-        ) from error
+        raise EnvironmentFailed(f"{file} cannot be read: it is a broken link{remedy}") from error
     if file.is_symlink() and not is_inside:
         raise EnvironmentFailed(
-            f"{file} is not read: it is a link to a file outside of its directory; name that file"
-            " itself"
+            f"{file} is not read: it is a link to a file outside of its directory. Name that file"
+            " instead"
         )
     return read(file, remedy)
 

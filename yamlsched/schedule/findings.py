@@ -191,7 +191,7 @@ def decode(data: bytes, file: str, included: Sequence[tuple[str, bytes]] = ()) -
     """
     if len(data) + sum(len(other) for _, other in included) > MAX_FILE_BYTES:
         findings = Findings(Source(file, ""))
-        what = "the file and those that it includes have" if included else "the file has"
+        what = "the file and the files that it includes have" if included else "the file has"
         message = f"{what} more than {MAX_FILE_BYTES:,} bytes"
         findings.error_at((0, 0), "YS013", message, "Split it into several namespaces.")
         findings.unreadable.add(file)

@@ -105,10 +105,10 @@ def _with_slots(job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]], finding
     for item, other in others:
         if _slots(other) != _slots(first):
             message = (
-                f"{spot} has the slots of those that it follows, and they differ: {first.name} has"
+                f"{spot} has the slots of the jobs it follows, but they differ: {first.name} has"
                 f" {_shown_slots(first)}, {other.name} has {_shown_slots(other)}"
             )
-            remedy = "Give it a cron of its own: the time before which it does not run."
+            remedy = "Give it its own cron: the earliest time at which it runs."
             findings.error(item, "YS133", message, remedy)
             return job
     values: dict[str, Any] = {"cron": first.cron, "spread": job.spread}
@@ -158,7 +158,7 @@ def _check_slots(item: Spot, entry: Spot, findings: Findings) -> None:
     for key in OWN_SLOTS:
         if entry.get(key):
             message = (
-                f"{item}: {quoted(item.value)} has {key}, and a hook runs only when the run of"
+                f"{item}: {quoted(item.value)} has {key}, but a hook runs only when a run of"
                 " another job ends"
             )
             remedy = f"Remove {key} from {item.value}, or name a job without slots."

@@ -121,14 +121,14 @@ def _check_async(
             f"{spot}: {dotted} is not an async def, which queue {quoted(queue)} requires"
             " (mode: async)"
         )
-        remedy = f"Write async def {_name(dotted)}, or name another queue."
+        remedy = f"Write async def {_name(dotted)}, or choose another queue."
         findings.error(spot, "YS312", message, remedy)
     elif code and "once" in code.co_names and "raise" in code.co_consts:
         message = (
-            f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process'
-            " leaves it dead"
+            f'{spot}: {dotted} uses run.once(in_doubt="raise"): it dies if another run ends the'
+            " process that they share"
         )
-        remedy = "Name a queue with mode: process, or write another in_doubt."
+        remedy = "Use a queue with mode: process, or another in_doubt."
         findings.warning(spot, "YS428", message, remedy)
 
 

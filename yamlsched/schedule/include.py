@@ -131,7 +131,7 @@ def _report_files(root: Spot, included: Included, findings: Findings) -> None:
         own = [each for each in files if is_match(each.path, item.value)]
         if not own:
             message = f"{item}: no file matches {quoted(item.value)}"
-            remedy = "Correct the pattern, or remove it; it is relative to this file."
+            remedy = "Correct or remove the pattern. It is relative to this file."
             findings.error(item, "YS018", message, remedy)
         if problems := [each for each in own if each.problem]:
             names = [beside(findings.source.file, each.path) for each in problems]
@@ -145,7 +145,7 @@ def _report_files(root: Spot, included: Included, findings: Findings) -> None:
 def _report_twice(name: str, first: Node, second: Node, findings: Findings) -> None:
     at, again = (node.key or node for node in (first, second))
     place = findings.source.position(at.start).file
-    message = f"job {quoted(name)} is in {place}, too"
+    message = f"job {quoted(name)} is also in {place}"
     notes = [(at.start, "the first one is here")]
     findings.error_at(again.span, "YS006", message, "Remove or rename one of the two.", notes)
     first.has_errors = second.has_errors = True

@@ -214,7 +214,7 @@ def _diagnostics(findings: Findings) -> tuple[Diagnostic, ...]:
     if findings.is_full:
         end = len(findings.source.text)
         message = f"only the first {MAX_DIAGNOSTICS:,} errors are reported"
-        remedy = "Fix them, and run it again."
+        remedy = "Fix these, then run the command again."
         diagnostics.append(
             findings.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR)
         )

@@ -119,7 +119,7 @@ class Reader:
                 first = listed.setdefault(code, item)
                 if first is not item or (code == 0 and "success" not in spot.value):
                     message = f"{spot}: exit code {code} is listed twice"
-                    remedy = "Remove one of the two. Unless success is written, it is [0]."
+                    remedy = "Remove one of the two. The default of success is [0]."
                     self.findings.error(item.key, "YS120", message, remedy)
         delays = ExitCodes().retry_after
         default = {code: delays[code] for code in delays if code not in listed}
@@ -131,10 +131,10 @@ class Reader:
         for item, calendar in zip(spot.children(), calendars, strict=True):
             if spot.path[-1] == "only_on" and calendar.until is None:
                 message = (
-                    f"{item}: calendar {quoted(calendar.name)} has no until, and nothing runs after"
-                    " its last date"
+                    f"{item}: calendar {quoted(calendar.name)} has no until, so nothing would run"
+                    " after its last date"
                 )
-                remedy = "Add until: to it, the date up to which it is complete."
+                remedy = "Add until: the date up to which the calendar is complete."
                 self.findings.error(item, "YS127", message, remedy)
         return tuple(calendars)
 

@@ -136,7 +136,7 @@ def _policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
     has_steps = policy is not None and policy.value == "steps"
     if has_steps is (delays is None) and findings.is_valid(spot):
         at = delays.key if delays else spot.child("policy")
-        message = f"{spot}: the policy steps and delays need each other"
+        message = f"{spot}: the policy steps needs delays, and only steps has them"
         remedy = "Write policy: steps, delays: [1m, 10m, 1h], or for another policy delay: 1m"
         findings.error(at, "YS113", message, remedy)
 

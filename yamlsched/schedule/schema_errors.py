@@ -191,7 +191,7 @@ PATTERNS = {
     ),
     VARIABLE: Pattern(
         "YS106",
-        "is not the name of an environment variable, or one that the worker sets",
+        "is not a valid name of a variable, or the worker sets it",
         "Write the name of a variable that is set where workers run: letters, digits and _ only.",
     ),
     EXIT_CODE: Pattern("YS105", "is not an exit code", "Write a number from 0 to 255."),
@@ -247,7 +247,9 @@ def unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
         where = f"in {spot}" if spot.path else "at the top level"
         places = [place for place, keys in PLACES.items() if key in keys]
         remedy = f"Known keys: {', '.join(properties)}."
-        if meant := _closest_key(key, spot, properties, findings):
+        if key == "late_after":
+            remedy = "It was replaced: write start_within or finish_within."
+        elif meant := _closest_key(key, spot, properties, findings):
             findings.intended.add((*spot.path, meant))
             remedy = f'Did you mean "{meant}"?'
         elif places:

@@ -67,7 +67,7 @@ def _calendar(entry: Spot, findings: Findings) -> Calendar | None:
                 item,
                 "YS125",
                 f"{item} ends on {last}, before it starts on {first}",
-                "Exchange the two.",
+                "Swap the two dates.",
             )
         elif first and last:
             dates.append((first, last))
@@ -91,7 +91,7 @@ def combine_cron(values: dict[str, Any], own: Spot, findings: Findings) -> None:
             spot,
             "YS125",
             f"{own} ends on {ends_on}, before it starts on {starts_on}",
-            "Exchange the two.",
+            "Swap the two dates.",
         )
     elif expression or expressions:
         values["cron"] = combine(
@@ -113,7 +113,7 @@ def limit_spread(values: dict[str, Any], own: Spot, findings: Findings) -> None:
     spot, interval = own.child("spread"), durations.show(apart)
     message = (
         f"{spot}: with {spot.value} a run could start after the next slot; the shortest time"
-        f" between two is {interval}"
+        f" between two slots is {interval}"
     )
     source = next(key for key in ("cron", "crons", "after") if key in own.value)
     notes = [(own.child(source).key.node.start, f"{source} is here")]

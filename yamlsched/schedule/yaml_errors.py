@@ -85,7 +85,7 @@ def report_unquoted(at: int, findings: Findings) -> None:
     """Report a value that starts with a character that has a meaning in YAML."""
     value = _value(findings.source.text, at)
     text = value.replace("\\", "\\\\").replace('"', '\\"')
-    message = f"{quoted(value)} starts with {value[:1]}, which has a meaning in YAML"
+    message = f"{quoted(value)} starts with {value[:1]}, which has a special meaning in YAML"
     findings.error_at((at, at + len(value)), "YS005", message, f'Put it in quotes: "{text}"')
 
 

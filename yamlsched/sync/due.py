@@ -128,8 +128,8 @@ class Changes:
     def problems(self) -> list[str]:
         """What needs attention, one line per job."""
         return [
-            f'job "{job}" was changed, and the slots that it owed could not be written: {why}. They'
-            " are recorded as one gap, late"
+            f'job "{job}" was changed, and the slots that it owed could not be written: {why}.'
+            " They are recorded as skipped, because they are late"
             for job, why in self.owed.failed
         ]
 

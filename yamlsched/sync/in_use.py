@@ -111,13 +111,13 @@ def explain(verdict: Verdict, snapshot: Snapshot, schedule: ScheduleFile) -> str
     if verdict is Verdict.OTHER_NAMESPACE:
         return (
             f"{path} is not applied: until now this host used it for namespace"
-            f' "{snapshot.other_namespace}", and now for "{namespace}", so nothing is scheduled or'
-            " run here. Correct --namespace or YAMLSCHED_NAMESPACE, in the crontab too;"
-            f' "{sync}" decides that this host uses it for "{namespace}"'
+            f' "{snapshot.other_namespace}", and now for "{namespace}", so nothing is scheduled'
+            f" or run here. Correct --namespace or YAMLSCHED_NAMESPACE, also in the crontab. Or,"
+            f' to move this host to "{namespace}", run "{sync}"'
         )
     assert in_use is not None
     used = (
-        f"in use is {snapshot.in_use_path} of host {snapshot.in_use_host} (hash"
+        f"the file in use is {snapshot.in_use_path} of host {snapshot.in_use_host} (hash"
         f" {in_use.hash[:8]}), since {rfc3339(snapshot.in_use_since, 'seconds')}"
     )
     if verdict is Verdict.OTHER_ENVIRONMENT:
@@ -126,14 +126,14 @@ def explain(verdict: Verdict, snapshot: Snapshot, schedule: ScheduleFile) -> str
             f" {environment(in_use.environment)}, and this is"
             f" {environment(version.environment)}, so nothing is scheduled or run here; {used}."
             f" Pass --env {shlex.quote(in_use.environment)}, or use a separate namespace or"
-            f' database for each environment; if the file has this environment, "{sync}" changes'
-            " that of the namespace"
+            " database for each environment. To move the namespace to this environment, run"
+            f' "{sync}"'
         )
     return (
-        f"{path} (hash {version.hash[:8]}) is not applied: it was superseded, and another place"
-        f" has the file in use; {used}. Jobs that are the same in both files run here. Bring"
-        f' this host up to date, or, to go back to this file at once, run "{sync}"; if these are'
-        " two services, give each a namespace"
+        f"{path} (hash {version.hash[:8]}) is not applied: another host uses the file that"
+        f" superseded it; {used}. Jobs that are the same in both files run here. Bring this host"
+        f' up to date. To go back to this file at once, run "{sync}". If these are two services,'
+        " give each its own namespace"
     )
 
 

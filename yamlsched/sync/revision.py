@@ -167,7 +167,7 @@ def _git(place: Path, deadline: float, environment: Mapping[str, str], *argument
         answer = git.run(place.parent, environment, deadline, *arguments)
     except FileNotFoundError:
         raise _Unknown(
-            "the file is in a git work tree, and git is not installed: install it, or set"
+            "the file is in a git work tree, and git is not installed: install git, or set"
             " YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
         ) from None
     if answer is None:
@@ -181,8 +181,8 @@ def _git(place: Path, deadline: float, environment: Mapping[str, str], *argument
     if answer.is_of_another_user:
         top = next(folder for folder in place.parents if os.path.lexists(folder / ".git"))
         raise _Unknown(
-            f"git does not read {top}, which belongs to another user: as the user of the tick,"
-            f" git config --global --add safe.directory {top}"
+            f"git does not read {top}, which belongs to another user: run as the user of the"
+            f" tick: git config --global --add safe.directory {top}"
         )
     said = one_line(answer.errors.decode("utf-8", "replace"), MAX_CHARS)
     raise _Unknown(f"git failed: {said or answer.code}")

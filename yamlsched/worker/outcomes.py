@@ -272,9 +272,9 @@ class Outcomes:
         if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
             self._fail(
                 pending,
-                f"the server did not write the {_run_count(pending)} runs that it enqueued before a"
-                f" timeout, {MAX_FAN_OUT_TIMEOUTS} times: enqueue fewer runs in one attempt, and"
-                " let some of them enqueue the rest",
+                f"the server could not write the {_run_count(pending)} runs that it enqueued"
+                f" within its timeout, {MAX_FAN_OUT_TIMEOUTS} times: enqueue fewer runs in one"
+                " attempt, and let some of them enqueue the rest",
             )
 
     def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:

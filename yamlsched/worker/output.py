@@ -88,7 +88,7 @@ class AttemptOutput:
     def _report_omission(self, is_kept: bool) -> None:
         where = ""
         if is_kept and self._run:
-            where = f". The end of it: yamlsched show {self._run.id} --output"
+            where = f". To see the end: yamlsched show {self._run.id} --output"
         text = (
             f"yamlsched: {terminal.show_bytes(self._omitted_bytes)} of output left out here, the"
             f" limit for one attempt is {MAX_PASSED_ON_BYTES >> 20} MiB{where}"

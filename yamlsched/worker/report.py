@@ -44,7 +44,7 @@ class RunReport:
             log.warning("attempt.lost", **names, worker=run.locked_by)
         for run in reclaimed.dead:
             self._note_end(run, Status.DEAD, None, LOST_WORKER["lost_type"])
-            log.error("run.dead", **_names(run), error=LOST_WORKER["lost_error"])
+            log.error("run.dead", **_names(run), error=f"lost its worker {run.locked_by}")
 
     def note_claimed(self, runs: Iterable[ClaimedRun]) -> None:
         """Log what a claim took."""

@@ -139,7 +139,7 @@ def test_migrate_refuses_a_server_that_is_too_old(
     "mode, is_encrypted, level, words",
     [
         ("prefer", False, "warn", "is not encrypted"),
-        ("prefer", True, "warn", "accepts one that is not"),
+        ("prefer", True, "warn", "allows unencrypted ones"),
         ("require", True, "ok", "is encrypted"),
         ("verify-full", True, "ok", "is encrypted"),
     ],

@@ -254,9 +254,11 @@ def test_a_lock_that_several_lines_take_becomes_a_limit() -> None:
     assert f"source:3: {changed}, and for no other use of the lock" in messages(advised)
 
     assert [job.keys["command"][0] for job in faithful.jobs] == ["flock"] * 3
-    advice = "advice: flock: overlap, or a limit that jobs share, does this on all hosts together"
-    assert f"source:2: {advice}; --policy advised replaces a flock" in messages(faithful)
-    assert "flock -n exits 1, which is a failure here (also lines 3, 5)" in messages(faithful)
+    advice = "advice: flock works on one host only. Use overlap, or a limit that jobs share"
+    assert f"source:2: {advice}, for all hosts: --policy advised writes them" in messages(faithful)
+    assert "flock -n exits 1, which counts as a failure here (also lines 3, 5)" in messages(
+        faithful
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,9 @@ def test_a_lock_that_one_line_uses_in_another_way_is_kept(other: str) -> None:
 
     assert [job.keys["command"][0] for job in found.jobs][:3] == ["flock", "flock", "three"]
     assert not any("limit" in job.keys for job in found.jobs)
-    assert "source:2: advice: flock: overlap, or a limit that jobs share" in messages(found)
+    assert "source:2: advice: flock works on one host only. Use overlap, or a limit" in messages(
+        found
+    )
 
 
 def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_their_own() -> None:
@@ -647,7 +651,7 @@ def test_a_lock_of_a_part_of_the_command_is_kept_and_reported() -> None:
 
         assert "flock" in " ".join(only_job(found)["command"])
         assert (
-            "advice: flock: overlap, or a limit that jobs share, does this on all hosts"
+            "advice: flock works on one host only. Use overlap, or a limit that jobs share"
             in messages(found)
         )
 

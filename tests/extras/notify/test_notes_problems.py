@@ -46,7 +46,7 @@ def test_a_job_may_have_the_name_of_a_problem(story: Story, db: psycopg.Connecti
 
     story.die(a_job(db, "file", notify=["ops"]), SLOT)
 
-    assert story.send() == [("ops", "[default] 1 dead and 1 in trouble")]
+    assert story.send() == [("ops", "[default] 1 dead and 1 with problems")]
 
 
 def test_a_problem_that_is_gone_before_it_was_told_is_never_told(
@@ -95,7 +95,7 @@ def test_problems_of_several_jobs_are_told_one_by_one(
 
     notes.settle(db, "default")
 
-    assert story.send() == [("ops", "[default] 2 in trouble")]
+    assert story.send() == [("ops", "[default] 2 with problems")]
     assert {row.subject for row in db.execute("select subject from yamlsched.notifications")} == {
         "stuck:backup",
         "stuck:report",

@@ -55,7 +55,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
     notes.settle(db, "default")
     story.die(job, SLOT)
     db.execute(at_one_instant)
-    assert story.send() == [("ops", "[default] 1 dead and 1 in trouble")]
+    assert story.send() == [("ops", "[default] 1 dead and 1 with problems")]
     assert rows_of(db, "other") == before
     story.succeed(job, SLOT)
     ended = (

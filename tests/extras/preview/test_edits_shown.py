@@ -296,7 +296,7 @@ def test_doctor_says_what_to_do_about_a_repository_that_git_does_not_read(
     monkeypatch.setenv("PATH", str(tmp_path))
     out = cli("doctor").out
     assert re.search("warn +commit +edits are recorded without commit and author", out)
-    assert "git is not installed: install it, or set YAMLSCHED_REVISION" in " ".join(out.split())
+    assert "git is not installed: install git, or set YAMLSCHED_REVISION" in " ".join(out.split())
     result = cli("sync")
     assert result.code == 0
     assert "revision.unknown" in result.err

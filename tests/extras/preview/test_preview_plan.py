@@ -492,8 +492,8 @@ def test_a_plan_reports_whether_a_tick_would_apply_the_file(db: Db) -> None:
 
     held = plan(db, old, NOON + 2 * MINUTE)
     assert plan_of(held).verdict is Verdict.SUPERSEDED
-    assert "it waits in a tick; this is what yamlsched sync would do" in in_text(held)
-    assert "it was superseded, and another place has the file in use" in plan_of(held).explanation
+    assert "a tick does not apply it; yamlsched sync would do this" in in_text(held)
+    assert "another host uses the file that superseded it" in plan_of(held).explanation
 
     elsewhere = plan(db, a_file(environment="live", x={"cron": "0 3 * * *"}), NOON + 2 * MINUTE)
     assert plan_of(elsewhere).verdict is Verdict.OTHER_ENVIRONMENT

@@ -217,7 +217,7 @@ def test_a_payload_that_cannot_be_checked_is_accepted_with_a_warning(
     page: TestClient, db: Db
 ) -> None:
     a_job(db)
-    assert "Whether the handler takes this payload is not known" in words(
+    assert "The page cannot check the payload" in words(
         review(page, "enqueue", {"job": "purge", "payload": '{"a": 1}'})
     )
 

@@ -159,7 +159,7 @@ def test_a_run_that_a_worker_has_claimed_since_is_not_what_was_confirmed(
 def test_a_succeeded_run_is_retried_only_if_that_is_ticked(page: TestClient, db: Db) -> None:
     run = a_run(db, a_job(db), "succeeded")
     shown = page.get(f"/actions/retry?run={run}")
-    assert "What its handler does without run.once() is done a second time." in words(shown)
+    assert "What its handler does without run.once() happens twice." in words(shown)
 
     again = confirm(page, shown)
     assert again.status_code == 422

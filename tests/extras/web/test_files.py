@@ -94,9 +94,7 @@ def test_each_host_has_a_state_and_the_reason_that_a_tick_would_report(page: Tes
     assert found["web-1"].startswith("in use web-1")
     assert found["web-2"].startswith("in use web-2")
     assert found["web-3"].startswith("superseded web-3")
-    assert (
-        "is not applied: it was superseded, and another place has the file in use" in found["web-3"]
-    )
+    assert "is not applied: another host uses the file that superseded it" in found["web-3"]
     assert found["staging-1"].startswith("other environment staging-1")
     assert (
         'its namespace belongs to environment "production", and this is environment "staging"'
@@ -128,8 +126,8 @@ def test_how_the_jobs_differ_is_shown_if_the_file_was_in_use_and_said_to_be_unkn
         "Since this file was in use: 1 job added added 1 job changed edited 1 job retired removed"
         in found["web-3"]
     )
-    assert "What differs is not known here: this file was never in use" in found["web-5"]
-    assert "What differs" not in found["web-4"]  # its last valid file is in use
+    assert "The differences are not known here: this file was never in use" in found["web-5"]
+    assert "The differences are not known" not in found["web-4"]  # its last valid file is in use
 
 
 def test_the_history_has_what_each_file_changed(page: TestClient) -> None:

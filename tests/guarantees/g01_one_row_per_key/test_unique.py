@@ -422,7 +422,7 @@ def lines(results: list[actions.ActionResult]) -> list[str]:
     return [f"{one.target} {one.what}" for one in results]
 
 
-BESIDE = "is not retried beside run {}, which is unfinished: by unique of mail, one run with these values counts at a time"
+BESIDE = "is not retried while run {} is unfinished: unique of mail allows one run with these values at a time"
 
 
 def test_a_retry_beside_an_unfinished_run_is_refused_and_names_it(db: Db, job: int) -> None:

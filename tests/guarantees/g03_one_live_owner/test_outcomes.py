@@ -214,7 +214,7 @@ def test_a_fan_out_that_times_out_repeatedly_fails_its_attempt(
     assert project.summary(run) == ("dead", 1, 1, 1, 1)
     assert project.row(run).error_type == "EnqueueRefused"
     assert project.row(run).last_error == (
-        f"the server did not write the {count} runs that it enqueued before a timeout, 3 times: "
+        f"the server could not write the {count} runs that it enqueued within its timeout, 3 times: "
         "enqueue fewer runs in one attempt, and let some of them enqueue the rest"
     )
     assert {project.summary(nap) for nap in naps} == {("succeeded", 1, 1, 1, 0)}

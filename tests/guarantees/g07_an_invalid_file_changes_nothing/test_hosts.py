@@ -138,7 +138,7 @@ def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_no_host_takes_i
     assert in_use(db) == "new"
     assert (first.has_findings, second.has_findings) == (False, False)
     assert second.verdict is Verdict.SUPERSEDED
-    assert "in use is /app/schedules.yaml of host web-1" in second.messages[0]
+    assert "the file in use is /app/schedules.yaml of host web-1" in second.messages[0]
     assert "2026-01-14T12:03:00Z" in second.messages[0]
 
     # then there is no message after the deploy
@@ -498,7 +498,10 @@ def test_a_namespace_remembers_its_environment_and_another_is_refused(db: Db) ->
     )
     # it may be misspelt: then the file does not have it
     assert "Pass --env production, or" in result.messages[0]
-    assert 'if the file has this environment, "yamlsched sync --env staging"' in result.messages[0]
+    assert (
+        'To move the namespace to this environment, run "yamlsched sync --env staging"'
+        in result.messages[0]
+    )
     assert definition(db).enabled
     row = place(db)
     assert (row.hash, row.environment, row.refused_at) == (

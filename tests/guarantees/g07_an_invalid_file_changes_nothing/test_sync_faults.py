@@ -243,7 +243,7 @@ def test_a_job_whose_slots_cannot_be_written_stops_neither_an_edit_nor_a_pause(
             edited = a_file(x=HOURLY | follows | {"priority": "high"}, y=HOURLY, z=HOURLY)
             result = sync_by_hand(db, edited, now)
             assert any(
-                "x is refused. They are recorded as one gap, late" in line
+                "x is refused. They are recorded as skipped, because they are late" in line
                 for line in result.messages
             )
         else:

@@ -106,9 +106,7 @@ def test_a_retry_with_force_starts_a_run_that_waits_and_without_it_is_refused(wo
 
     [refused] = actions.retry(world.db, [waiting], "ann", now=world.now)
     assert not refused.changed
-    assert (
-        refused.what == "waits for the jobs that its job follows: --force starts it without waiting"
-    )
+    assert refused.what == "waits for the jobs it follows: --force starts it without waiting"
     [forced] = actions.retry(world.db, [waiting], "ann", force=True, now=world.now)
 
     assert forced.what == "is due now"
@@ -368,9 +366,7 @@ def test_a_waiting_run_says_what_it_waits_for(world: World) -> None:
     world.end("extract 02:00")
     waits = "select yamlsched.waits_for(r) from yamlsched.job_runs r where r.job_type = 'load'"
 
-    assert world.db.execute(waits).fetchone() == (
-        "waits for nothing: the next sync or worker releases it",
-    )
+    assert world.db.execute(waits).fetchone() == ("waits for the next sync or worker",)
     pause.pause(world.db, "default", [world.job("load")], "ann", now=world.now)
     assert world.db.execute(waits).fetchone() == ("waits until its job is resumed or enabled",)
 

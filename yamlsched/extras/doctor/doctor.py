@@ -221,8 +221,8 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
         probe(place)
     except ArchiveFailed as error:
         remedy = (
-            "create it, free space, or let the crontab line's user alone write there: until then"
-            " nothing is pruned"
+            "create it, free space, or make it writable for the user of the crontab only. Nothing"
+            " is pruned until then"
         )
         yield fail("archive", str(error), remedy)
     else:

@@ -78,7 +78,7 @@ def dsn_given(dsn: str | None, has_embedded: bool) -> Check:
             parse_dsn(dsn)
         except EnvironmentFailed as error:
             return fail("database", str(error), "correct YAMLSCHED_DSN or --dsn")
-        return ok("database", "the DSN is valid; nothing was connected to")
+        return ok("database", "the DSN is valid; no connection was tried")
     if has_embedded or dsn:
         what = "without a DSN, this installation uses an embedded database of its own"
         return warn(

@@ -196,8 +196,8 @@ def standbys(seen: ServerInfo, hosts: int) -> Iterator[Check]:
     if seen.standbys and not seen.is_synchronous:
         number = f"{seen.standbys} standby{'' if seen.standbys == 1 else 's'}"
         remedy = (
-            "a failover loses the last runs, successes and effects; synchronous_standby_names:"
-            " docs/guarantees.md"
+            "a failover loses the last runs, successes and effects: see synchronous_standby_names"
+            " in docs/guarantees.md"
         )
         yield warn("standbys", f"{number}, and no commit waits for one", remedy)
     elif seen.standbys:
@@ -205,8 +205,8 @@ def standbys(seen: ServerInfo, hosts: int) -> Iterator[Check]:
     elif hosts > 1:
         what = f"the DSN names {hosts} servers, and no standby replicates this one"
         remedy = (
-            "start the others as its standbys. One that is writable again by itself must not be"
-            " reachable"
+            "make the others its standbys. A former primary must not be reachable while it"
+            " accepts writes"
         )
         yield warn("standbys", what, remedy)
 
@@ -254,7 +254,7 @@ def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
             remedy,
         )
     if mode in ("disable", "allow", "prefer"):
-        what = f"the connection to {host} is encrypted, but sslmode={mode} accepts one that is not"
+        what = f"the connection to {host} is encrypted, but sslmode={mode} allows unencrypted ones"
         return warn("encryption", what, remedy)
     return ok("encryption", f"the connection to {host} is encrypted (sslmode={mode})")
 

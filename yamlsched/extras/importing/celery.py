@@ -242,8 +242,7 @@ def _expires(place: Place, option: str, value: Any, keys: dict[str, Any]) -> Non
     window = python_source.interval(every)
     if window is None or not timedelta(0) < window <= MAX_WINDOW:
         place.dropped(
-            f"{option} of the task: write catchup_window, after which a missed slot is not made"
-            " up for"
+            f"{option} of the task: write catchup_window, the age at which a missed slot is skipped"
         )
         return
     keys["catchup_window"] = durations.show(

@@ -37,7 +37,7 @@ never executed;
     "kind",
     type=click.Choice(read.KINDS),
     metavar="KIND",
-    help=f"What the files are: {', '.join(read.KINDS)}. Default: as each file looks.",
+    help=f"What the files are: {', '.join(read.KINDS)}. Default: detected from the content.",
 )
 @click.option("--timezone", metavar="TZ", help="The time zone where the source names none (UTC).")
 @click.option(
@@ -56,7 +56,7 @@ never executed;
     metavar="POLICY",
     help=(
         "faithful: run as before. advised: with the defaults of yamlsched, which wait, catch up and"
-        " retry, and with overlap, limit and spread in place of flock and a random sleep. Default:"
+        " retry, and with overlap, limit and spread instead of flock and a random sleep. Default:"
         " faithful."
     ),
 )

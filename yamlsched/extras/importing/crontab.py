@@ -39,11 +39,11 @@ NOTIFY = (
     "OPS_NOTIFY_URL=mailtos://USER:PASSWORD@HOST?to="
 )
 ADVICE = {
-    r"(?<![\w-])flock\s": "flock: overlap, or a limit that jobs share, does this on all hosts"
-    " together; --policy advised replaces a flock that is all of the command. While the lock is"
-    " held, flock -n exits 1, which is a failure here",
-    r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand)": "random sleep: spread does this, with the same"
-    " delay each time; --policy advised writes it",
+    r"(?<![\w-])flock\s": "flock works on one host only. Use overlap, or a limit that jobs share,"
+    " for all hosts: --policy advised writes them instead of a flock around the whole command."
+    " While another run has the lock, flock -n exits 1, which counts as a failure here",
+    r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand)": "random sleep: use spread, whose delay is"
+    " the same each time. --policy advised writes it",
 }
 """For a part of a command: what yamlsched has for it."""
 DATE = re.compile(r"(?:\$\(|`)\s*(?:/bin/)?date\b")

@@ -187,7 +187,9 @@ class Place:
         try:
             json.dumps(keys, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
-            raise Refusal("it has a value that is not a constant, or none of JSON's") from error
+            raise Refusal(
+                "it has a value that is not a constant, or that JSON cannot store"
+            ) from error
         defaults = FAITHFUL if self.source.is_faithful else {}
         keys = {**defaults, **keys, "timezone": times[0].zone.key}
         if env := self.without_secrets(keys.pop("env", None) or {}):

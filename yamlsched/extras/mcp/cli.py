@@ -14,10 +14,11 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.mcp.tools import ACTIONS, all_tools
 from yamlsched.schedule.file import absolute
 
-HELP = """Serve the read-only commands as tools for an assistant, over MCP on stdin and stdout.
+HELP = """Offer the read-only commands to an AI assistant, over MCP on stdin and stdout.
 
-It needs the extra `mcp`, and a DSN with the role yamlsched_reader. Only actions that --actions
-names change anything, with the DSN of YAMLSCHED_ACTIONS_DSN.
+It needs the extra `mcp`, and a DSN with the role yamlsched_reader. The assistant
+can change nothing, except by the actions that you list with --actions, which use the DSN of
+YAMLSCHED_ACTIONS_DSN.
 """
 
 
@@ -40,7 +41,7 @@ def read_actions(text: str) -> dict[str, list[str]]:
 
 @verb(HELP, uses="file dsn env namespace", formats=("text",))
 @click.option(
-    "--actions", default="", metavar="LIST", help="Actions that are tools: retry,pause,enqueue:JOB."
+    "--actions", default="", metavar="LIST", help="The actions to offer: retry,pause,enqueue:JOB."
 )
 @click.option(
     "--payloads", is_flag=True, help="Show payloads and results, which may be personal data."

@@ -28,9 +28,9 @@ MAX_CALLS = 4
 Answer = tuple[str, bool]
 """The text, and whether it is an error."""
 INSTRUCTIONS = (
-    "yamlsched runs the jobs of a schedules.yaml. Start with status or report. why explains how a"
-    " job is,\nand with at one of its slots. runs finds runs, show has the attempts, errors and"
-    f" output of one. {MARKED}"
+    "yamlsched runs the jobs of a schedules.yaml. Start with status or report. why explains the"
+    " state of a job,\nor with at one of its slots (scheduled times). runs finds runs, show has"
+    f" the attempts, errors and output of one. {MARKED}"
 )
 
 

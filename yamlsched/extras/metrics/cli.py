@@ -12,7 +12,7 @@ from yamlsched.cli._settings import Settings, verb
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.metrics import metrics
 
-HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all
+HELP = """Print the metrics in the Prometheus text format. One host reports for all
 hosts.
 
 For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporter/yamlsched.prom

@@ -76,7 +76,8 @@ HELP = {
     ),
     "tick_age_seconds": "Time since the latest tick.",
     "other_files": (
-        "Versions of schedules.yaml that places have 10 minutes after a different one was applied."
+        "Versions of schedules.yaml that hosts still use 10 minutes after a different one was"
+        " applied."
     ),
     "refused_files": ("Hosts and paths whose schedules.yaml has errors, and is not applied."),
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
@@ -106,14 +107,15 @@ HELP = {
         "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs."
     ),
     "queue_runs": (
-        "Runs of a queue that are due for 10 seconds, and that execute, without those of leaving"
+        "Runs of a queue that have been due for 10 seconds, or execute, without those of leaving"
         " workers."
     ),
     "queue_workers": "Workers that serve a queue. Ticks are not counted.",
     "queue_failed_starts": "Starts of workers of a queue that have failed in a row.",
-    "queue_oldest_due_seconds": "Time that the oldest due run of a queue could be claimed for.",
+    "queue_oldest_due_seconds": "Time for which the oldest due run of a queue could have been"
+    " claimed.",
     "worker_running_runs": (
-        "Runs that the host holds, of the 50 hosts that were seen last within the hour."
+        "Runs that the host holds, for the 50 hosts seen last within the hour."
     ),
     "worker_last_seen_timestamp_seconds": (
         "Time when the host last started or finished a run, of the same hosts."

@@ -38,7 +38,7 @@ def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
             )
             yield warn("notify", what, f"set {target.url_env} where ticks run, in the crontab too")
     if set_here and find_spec("apprise") is None:
-        yield fail("notify", MISSING, "on one host that ticks at least")
+        yield fail("notify", MISSING, "on at least one host that ticks")
     elif sends:
         for name, error in _send_tests(set_here, str(loaded.namespace)).items():
             what = (
@@ -56,7 +56,7 @@ def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
         yield ok("notify", what)
     if loaded.notify and not os.environ.get(HEARTBEAT_VARIABLE):
         remedy = (
-            f"set {HEARTBEAT_VARIABLE} to the URL of a service that notices its absence:"
+            f"set {HEARTBEAT_VARIABLE} to the URL of a service that alerts when pings stop: see"
             " docs/observability.md"
         )
         yield warn(

@@ -177,7 +177,8 @@ def _on(note: Note) -> str:
 def _counts(notes: Sequence[Note]) -> str:
     counts = Counter(note.kind for note in notes)
     words = [
-        f"{count} {'in trouble' if kind == 'problem' else kind}" for kind, count in counts.items()
+        f"{count} {'with problems' if kind == 'problem' else kind}"
+        for kind, count in counts.items()
     ]
     return join_words(words, "and")
 

@@ -49,9 +49,9 @@ VERDICTS = {
     ),
     Verdict.APPLY: "the next tick applies it",
     Verdict.UNCONFIRMED: "the second tick with it applies it, because it retires jobs",
-    Verdict.SUPERSEDED: "it waits in a tick; this is what yamlsched sync would do",
-    Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
-    Verdict.OTHER_NAMESPACE: "a tick refuses it; this is what yamlsched sync would do",
+    Verdict.SUPERSEDED: "a tick does not apply it; yamlsched sync would do this",
+    Verdict.OTHER_ENVIRONMENT: "a tick refuses it; yamlsched sync would do this",
+    Verdict.OTHER_NAMESPACE: "a tick refuses it; yamlsched sync would do this",
 }
 
 

@@ -44,15 +44,12 @@ from yamlsched.text import did_you_mean
 )
 @payload_option(
     "--upstream",
-    help=(
-        'What the jobs that it follows have returned, by name: {"extract": {"rows": 7}}; null for'
-        " those not named."
-    ),
+    help=('The results of the jobs it follows, by name: {"extract": {"rows": 7}}. Default: null.'),
 )
 @payload_option(
     "--trigger",
     help=(
-        'What it reports as a hook, by the attributes of run.trigger: {"job_type": "charge",'
+        'For a hook, the attributes of run.trigger: {"job_type": "charge",'
         ' "error": "no route to host"}.'
     ),
 )

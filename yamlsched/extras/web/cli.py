@@ -29,7 +29,7 @@ nothing.
     "--listen",
     metavar="HOST:PORT|unix:PATH",
     default="127.0.0.1:8040",
-    help="Where to listen. Other hosts can only be let in with --auth.",
+    help="Where to listen. To let other hosts in, you need --auth.",
 )
 @click.option(
     "--auth",
@@ -44,8 +44,8 @@ nothing.
     "--users-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help=(
-        "Lines of name:password or name:hash (YAMLSCHED_WEB_USERS has the same). Read again when it"
-        " has changed."
+        "A file with a line name:password or name:hash for each user (or YAMLSCHED_WEB_USERS). It"
+        " is read again when it changes."
     ),
 )
 @click.option(
@@ -59,19 +59,19 @@ nothing.
     "trust_proxy",
     multiple=True,
     metavar="ADDRESS",
-    help="A proxy whose user header counts: an address, a network, or unix; may be repeated.",
+    help="A proxy whose user header is trusted: an address, a network, or unix; may be repeated.",
 )
 @click.option(
     "--base-path",
     default="",
     show_default=False,
     metavar="PATH",
-    help="The path below which the page is served, as /scheduler.",
+    help="The path below which the page is served, such as /scheduler.",
 )
 @click.option(
     "--external-url",
     metavar="URL",
-    help="The address that browsers show, as https://ops.example.com/scheduler.",
+    help="The address that browsers show, such as https://ops.example.com/scheduler.",
 )
 @click.option(
     "--allow-host",
@@ -79,7 +79,8 @@ nothing.
     multiple=True,
     metavar="NAME",
     help=(
-        "A further name that requests may use; may be repeated. That of --external-url is allowed."
+        "Another host name that requests may use; may be repeated. The one in --external-url is"
+        " allowed."
     ),
 )
 @click.option("--read-only", is_flag=True, help="No actions, even with a DSN for them.")

@@ -75,7 +75,7 @@ def _lost_day(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     if not is_date or cron.is_off_week(day):
         return []
     if all(start <= midnight + minute * MINUTE < end for minute in cron.times):
-        return [f"no slot on {day}, when {start:%H:%M} to {end:%H:%M} does not exist"]
+        return [f"no slot on {day}, because clocks skip {start:%H:%M} to {end:%H:%M}"]
     return []
 
 

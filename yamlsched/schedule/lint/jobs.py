@@ -64,7 +64,7 @@ def calendars(linter: Linter, job: Job) -> None:
         what, root = calendar.ends_soon(linter.now), linter.loaded.root
         spot = root and root.get("calendars", calendar.name, "until")
         if what and spot:
-            remedy = "Add the dates that follow, and a later until."
+            remedy = "Add the next dates, and a later until."
             linter.findings.warning(spot, "YS433", what, remedy)
 
 
@@ -93,19 +93,19 @@ def upstreams(linter: Linter, job: Job) -> None:
             remedy = "Enable both in the same environments, or write on_upstream_failure: run."
             linter.warn("YS430", job, "after", message, remedy)
         if job.after_enqueued and upstream.command:
-            message = f"runs that a command enqueues are not awaited, and {name} is one"
+            message = f"{name} is a command, and runs that a command enqueues are not awaited"
             remedy = "Enqueue them from a handler, or remove after_enqueued."
             linter.warn("YS470", job, "after_enqueued", message, remedy)
         if job.catchup_window < upstream.timeout:
             window, limit = durations.show(job.catchup_window), durations.show(upstream.timeout)
-            message = f"its slots are late {window} after their time, and {name} may take {limit}"
+            message = f"its slots are too late to run after {window}, but {name} may take {limit}"
             linter.warn("YS431", job, "catchup_window", message, "Write a longer catchup_window.")
         if (last := upstream.ends_on) and not (job.ends_on and job.ends_on <= last):
-            message = f"it goes on after {last}, when {name} ends: no slot waits for a new run"
+            message = f"it continues after {last}, when {name} ends: then it waits for nothing new"
             linter.warn("YS435", job, "after", message, f"Write ends_on: {last}, or remove {name}.")
         # a year may start or end between the slots of two that fire equally often
         if slots_in_a_year(linter, job) > slots_in_a_year(linter, upstream) + 1 > 1:
-            message = f"it fires more often than {name}: several of its slots wait for one"
+            message = f"it fires more often than {name}: several of its slots wait for the same run"
             remedy = f"Write a cron that fires once for each slot of {name}."
             linter.warn("YS432", job, "after", message, remedy)
 

@@ -31,9 +31,9 @@ def executes_payload(linter: Linter, job: Job) -> None:
     if job.handler is not None and CALLS_PROGRAM.fullmatch(job.handler):
         spot = linter.loaded.spot(job.name, "handler")
         message = (
-            f"{spot}: {job.handler} executes its payload, which anyone who can enqueue can set"
+            f"{spot}: {job.handler} executes its payload, which anyone who can enqueue can choose"
         )
-        remedy = "Write command: [program, argument] in place of the handler."
+        remedy = "Write command: [program, argument] instead of the handler."
         linter.findings.warning(spot, "YS421", message, remedy)
 
 

@@ -193,8 +193,8 @@ class CoroutineRunner(Runner):
             return
         names = {str(getattr(task.get_coro(), "__qualname__", "")) for task in executing.others}
         executing.print(
-            f"yamlsched: cancelled what the handler had left running: {', '.join(sorted(names))};"
-            " what is to outlive a run is started with yamlsched.detached()\n"
+            f"yamlsched: cancelled tasks that the handler left running: {', '.join(sorted(names))}."
+            " To let a task outlive its run, start it with yamlsched.detached()\n"
         )
         for task in list(executing.others):
             task.cancel("its handler has ended")
@@ -204,7 +204,7 @@ class CoroutineRunner(Runner):
         nothing can stop it.
         """
         if not executing.is_reported:
-            executing.print("yamlsched: it did not end, and this process is replaced\n")
+            executing.print("yamlsched: a task did not end, so this process is replaced\n")
             self._retire()
             self.report_end(executing)
         elif any(not call.cancel() and not call.done() for call in tuple(executing.calls)):

@@ -35,8 +35,8 @@ BEFORE_FIRST = Field("before_first", "Also slots from before the job was first a
 
 def ask(visit: Visit, values: Given) -> Asking:
     lines = [
-        "A backfill creates the runs of past slots that have none. The job's own progress does not"
-        " change."
+        "A backfill creates the runs of past slots (scheduled times) that have none. It does not"
+        " change when the job runs next."
     ]
     return Asking([flow.job_field(visit, values), FIRST, LAST, BEFORE_FIRST], lines)
 
@@ -117,7 +117,7 @@ def review(visit: Visit, values: Given) -> Review:
     if end > visit.now:
         lines.append("Slots in the future are left out: sync creates those runs.")
     if job.is_paused(visit.now):
-        lines.append("The job is paused: the runs wait for the end of the pause.")
+        lines.append("The job is paused: the runs wait until the pause ends.")
     return Review(
         title=f"Backfill {name}",
         button=f"Create {count(len(trial.made), 'run')}",

@@ -55,7 +55,7 @@ def ask(visit: Visit, values: Given) -> Asking:
     fields = [
         flow.job_field(visit, values),
         Field("payload", "Payload", "area", hint),
-        Field("key", "Key", hint="One run per key, for ever: if a run has it, none is created."),
+        Field("key", "Key", hint="One run per key: if a run has or had it, none is created."),
         AT,
         PRIORITY,
     ]
@@ -110,8 +110,7 @@ def review(visit: Visit, values: Given) -> Review:
     warnings = []
     if accepted is None and payload:
         warnings.append(
-            "Whether the handler takes this payload is not known: the host of the page has no "
-            "schedules.yaml with this job."
+            "The page cannot check the payload: its host has no schedules.yaml with this job."
         )
     return Review(
         title=f"Enqueue a run of {job.job_type}",
@@ -186,7 +185,7 @@ def _taken(visit: Visit, job: Definition) -> Taken | None:
 
 def _describe(accepted: Taken) -> str:
     if accepted.parameters is None:
-        return f"What {accepted.handler} takes cannot be read from its source."
+        return f"The parameters of {accepted.handler} cannot be read from its source."
     required = accepted.parameters.missing(accepted.payload)
     names = [
         f"{name} (required)" if name in required else name for name in accepted.parameters.expected
@@ -198,7 +197,7 @@ def _describe(accepted: Taken) -> str:
 def _state_lines(visit: Visit, job: Definition) -> list[str]:
     if not job.is_paused(visit.now):
         return []
-    return [f"The job is paused {outlook.words(job)}. The run waits for the end of that."]
+    return [f"The job is paused {outlook.words(job)}. The run waits until the pause ends."]
 
 
 def shown_payload(payload: Any) -> str:

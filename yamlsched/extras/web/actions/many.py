@@ -68,7 +68,7 @@ def _ask(visit: Visit, *more: Field) -> Asking:
         ),
         Field("until", "Until", "time", TIME_HINT),
     ]
-    return Asking([*more, *fields], ["What is empty does not filter."])
+    return Asking([*more, *fields], ["Empty fields do not filter."])
 
 
 def review_retry(visit: Visit, values: Given) -> Review:
@@ -103,14 +103,16 @@ def _outlook(visit: Visit, rows: Sequence[RunRow]) -> tuple[list[str], list[str]
     if outlook is not None:
         attempts, on_dead = count(outlook.budget, "more attempt"), outlook.on_dead
     lines = [
-        f"They run again as workers become free. Each gets {attempts}, and the delays between them"
-        " start over."
+        f"They run again as workers become free. Each gets {attempts}, and the backoff starts over."
     ]
     if on_dead:
         lines.append(f"For each that dies, these run again: {', '.join(on_dead)}.")
     lines.append("Effects that are done already (run.once) are not repeated.")
     warnings = (
-        [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait for its end."]
+        [
+            f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait until the pause"
+            " ends."
+        ]
         if paused
         else []
     )
@@ -152,8 +154,8 @@ def review_cancel(visit: Visit, values: Given) -> Review:
     if Status.RUNNING in statuses:
         lines.insert(
             0,
-            "Running handlers are killed at the next heartbeat of their worker. What is done stays"
-            " done.",
+            "Running handlers are killed at the next heartbeat of their worker. Finished work"
+            " stays done.",
         )
     upto = str(max((row.id for row in rows), default=0))
     return _review(

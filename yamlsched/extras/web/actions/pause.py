@@ -41,9 +41,7 @@ MAX_LISTED = 200
 MAX_READ_ENTRIES = 200
 """Of the actions since the review."""
 VERBS = ("pause", "resume")
-REASON = Field(
-    "reason", "Why", hint="For everyone who wonders why the job does not run.", is_required=True
-)
+REASON = Field("reason", "Why", hint="Tells others why the job does not run.", is_required=True)
 UNTIL = Field(
     "until",
     "Until",
@@ -99,7 +97,7 @@ def review(visit: Visit, values: Given) -> Review:
 
 def _slot_line(job: Definition, expected: PauseOutlook, until: datetime | None) -> str:
     if job.schedule is None:
-        return "It has no cron. Runs that are enqueued meanwhile wait for the end of the pause."
+        return "It has no cron. Runs that are enqueued meanwhile wait until the pause ends."
     if until is None:
         return "Its slots are recorded as skipped, and not run."
     if not expected.slots:
@@ -169,7 +167,7 @@ def review_resume(visit: Visit, values: Given) -> Review:
             f"{bounded(expected.waiting_runs, MAX_COUNTED, 'run')} that {waits} can start at once,"
             " if due."
         )
-    lines.append("From now on its slots are run again.")
+    lines.append("Its slots run again from now on.")
     return Review(
         title=f"Resume {job.job_type}",
         button=f"Resume {job.job_type}",

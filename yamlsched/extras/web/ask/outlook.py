@@ -64,7 +64,7 @@ def of_retry(connection: psycopg.Connection[object], run: RunState) -> Outlook:
         )
     if run.status == Status.SUCCEEDED:
         outlook.warnings.append(
-            "It has succeeded. What its handler does without run.once() is done a second time."
+            "It has succeeded. What its handler does without run.once() happens twice."
         )
     _add_recent(connection, run, outlook)
     return outlook

@@ -41,7 +41,7 @@ MAX_EDITED_JOBS = 2_000
 """Jobs of the latest edits whose keys are read."""
 MAX_COMPARED = 20
 """Files of places that are compared with the one in use: each needs a statement."""
-SUPERSEDED = "This file is not applied: it was superseded, and another place has the file in use."
+SUPERSEDED = "This file is not applied: another host uses the file that superseded it."
 
 
 @dataclass(frozen=True)
