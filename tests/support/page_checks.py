@@ -38,6 +38,29 @@ UNREADABLE = """() => {
   return [...narrow, ...names, ...outside].slice(0, 10).map((e) => `${Math.round(e.clientWidth)} px: ${name(e)}`);
 }"""
 
+# of links, what stands in a sentence may be as low as its line; cells of hours and slots of a chart have a list beside
+SMALL_TARGETS = """() => {
+  const name = (e) => `${e.localName}.${e.getAttribute('class') || ''} ${(e.textContent || e.id).trim().slice(0, 60)}`;
+  const isInline = (e) => getComputedStyle(e).display === 'inline';
+  const isInSentence = (e) => {
+    if (!isInline(e)) return false;
+    let box = e.parentElement;
+    while (isInline(box)) box = box.parentElement;
+    return box.textContent.trim() !== e.textContent.trim();
+  };
+  const targets = document.querySelectorAll('a[href], button, input:not([type=hidden]), select, textarea, summary');
+  return [...targets]
+    .filter((e) => e.checkVisibility({visibilityProperty: true}) && !e.closest('svg, .hours, .skip') && !isInSentence(e))
+    .map((e) => [e, ((e.matches('[type=checkbox], [type=radio]') && e.closest('label')) || e).getBoundingClientRect()])
+    .filter(([, box]) => box.height > 0 && box.height < 39.5)
+    .map(([e, box]) => `${Math.round(box.height)} px: ${name(e)}`);
+}"""
+
+
+def small_targets(tab: Any) -> list[str]:
+    """Return what a finger has less than 40 px of height for."""
+    return list(tab.evaluate(SMALL_TARGETS))
+
 
 def cannot_be_read(tab: Any) -> list[str]:
     """Return columns that are too narrow for their text, and controls outside of their card."""

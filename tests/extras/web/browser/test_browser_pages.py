@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.routing import compile_path
 
-from support.page_checks import PHONE, barriers, too_wide
+from support.page_checks import PHONE, barriers, small_targets, too_wide
 from yamlsched.extras.web.pages import PAGES
 
 pytestmark = pytest.mark.browser
@@ -113,6 +113,7 @@ def test_a_page_fits_a_phone(tabs: Any, address_of: Any, place: str) -> None:
     for summary in tab.locator("summary").all():
         summary.click()
     assert too_wide(tab) == []
+    assert small_targets(tab) == []
 
 
 def test_a_phone_shows_which_of_the_pages_one_is_on(tabs: Any, demo_site: str) -> None:

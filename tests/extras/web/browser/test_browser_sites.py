@@ -61,6 +61,18 @@ def test_an_empty_namespace_says_on_each_page_how_to_start(
         assert barriers(tab) == ""
 
 
+def test_a_namespace_with_a_long_name_leaves_the_navigation_in_one_line(
+    tabs: Any, site: Site, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
+    namespace = "n" * 40
+    for name in (namespace, "other"):
+        a_job(db_of(own_dsn), namespace=name, timezone="America/Argentina/Buenos_Aires")
+    path = f"/@{namespace}/jobs/purge"
+    tab = tabs.open(site(own_dsn) + path, viewport={"width": 1280, "height": 800})
+    assert "Buenos_Aires" in tab.inner_text(".clock summary")
+    assert tab.locator(".top").bounding_box()["height"] < 60
+
+
 def test_a_reader_chooses_one_of_several_namespaces(
     tabs: Any, site: Site, own_dsn: str, db_of: Callable[[str], Any]
 ) -> None:
