@@ -188,6 +188,43 @@ def test_a_job_that_a_dead_run_holds_up_has_that_state_with_the_root_of_the_chai
     assert load < report
 
 
+def test_a_job_that_fails_or_is_late_also_names_the_root_of_the_chain(
+    world: World, cli: Cli, dsn: str
+) -> None:
+    # given a chain whose last job has died before, and must have succeeded by now
+    extract, load, _ = a_chain(world)
+    row = world.db.execute(
+        "select id from yamlsched.job_definitions where job_type = 'report'"
+    ).fetchone()
+    assert row is not None
+    a_run(world.db, row[0], "dead", finished_at=datetime.now(UTC) - 5 * HOUR)
+    because = f"held up by extract: run {extract} died AGE ago"
+
+    # then its card names what holds it up, beside its last error
+    lines = masked(cli("status").out).splitlines()
+    assert [line for line in lines if f"{because}; OSError: no route to host" in line]
+
+    world.db.execute(
+        "update yamlsched.job_runs set finish_by = now() - interval '1 hour'"
+        " where job_type = 'report' and finished_at is null"
+    )
+    world.db.execute(
+        "update yamlsched.job_definitions set finish_within = '1h' where job_type = 'report'"
+    )
+    check = masked(cli("status", "--check").out)
+    with TestClient(
+        web.app(dsn, namespace="default", auth="none"), base_url="http://localhost"
+    ) as client:
+        of_job = masked(client.get("/jobs/report").text)
+        graph = masked(client.get("/graph").text)
+    assert (
+        f"report: late by AGE: not finished: the run of its slot has not succeeded; {because}"
+        in re.sub(r"late by \w+", "late by AGE", check)
+    )
+    assert f"; {because}" in of_job
+    assert f"waits for load: run {load} is queued; {because}" in graph
+
+
 def test_a_death_that_is_reported_names_the_jobs_that_it_holds_up(world: World, cli: Cli) -> None:
     extract, *_ = a_chain(world)
     world.db.execute(

@@ -303,6 +303,9 @@ def _late(job: JobHealth, since: datetime, health: Health) -> Problem:
     if run is not None:
         what += f": run {run} is dead"
         remedy = show_and_retry(run)
+    elif root := [each for each in health.held_up if each.job_type == name]:
+        what += f"; held up by {root[0].because(health.now)}"
+        remedy = show_and_retry(root[0].run_id)
     waits = [each.job_type for each in health.held_up if each.run_id == run]
     return Problem("late", name, what, remedy, run, since, len(waits))
 

@@ -376,13 +376,15 @@ def note(job: JobHealth, health: Health) -> str:
     if job.paused:
         age = f" {between(job.paused_at, health.now)} ago" if job.paused_at else ""
         return f"paused{age}{pause_words(job)}"
+    held_up = [each for each in health.held_up if each.job_type == job.job_type]
+    root = f"held up by {held_up[0].because(health.now)}" if held_up else ""
+    parts = [root]
     if job.late_since:
-        return f"since {rfc3339(job.late_since, 'seconds')}: {job.late_why}"
-    if job.failure_streak:
-        error = error_text(job.last_error_type, job.last_error)
-        return "; ".join(part for part in (error, job.changed) if part)
-    if held_up := [each for each in health.held_up if each.job_type == job.job_type]:
-        return f"held up by {held_up[0].because(health.now)}"
+        parts = [f"since {rfc3339(job.late_since, 'seconds')}: {job.late_why}", root]
+    elif job.failure_streak:
+        parts = [root, error_text(job.last_error_type, job.last_error), job.changed or ""]
+    if any(parts):
+        return "; ".join(part for part in parts if part)
     if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:
         if job.overlap == "skip":
             return f"the next slot will be skipped: run {job.open_slot_run_id} is unfinished"

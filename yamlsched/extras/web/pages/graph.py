@@ -5,12 +5,13 @@ of each job.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from itertools import groupby
 
-from yamlsched.db.query import fetch
+from yamlsched.ask.queues import HeldUp
+from yamlsched.db.query import fetch, fetch_grouped
 from yamlsched.extras.web.visit import Page, Visit
 
 MAX_DEPTH = 8
@@ -62,6 +63,19 @@ class Graph:
 
 def show(visit: Visit) -> Graph:
     jobs = fetch(visit.connection, ChainedJob, "follow.chains", namespace=visit.namespace)
+    held_up = fetch_grouped(
+        visit.connection, HeldUp, "health.held_up", namespaces=[visit.namespace]
+    )
+    roots = {
+        each.job_type: f"held up by {each.because(visit.now)}"
+        for each in reversed(held_up[visit.namespace])
+    }
+    jobs = [
+        replace(job, waits=f"{job.waits}; {root}")
+        if job.waits and (root := roots.get(job.job_type))
+        else job
+        for job in jobs
+    ]
     lines = in_order({job.job_type: job for job in jobs})
     chains = [list(chain) for _, chain in groupby(lines, key=lambda line: line.chain)]
     states = [(min((line.state for line in chain), key=STATES.index), chain) for chain in chains]
