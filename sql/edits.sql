@@ -73,9 +73,9 @@ limit %(limit)s;
 select g.edit_id, g.change, g.before, g.after, g.jobs, g.first, g.groups
 from unnest(%(ids)s::bigint[]) as i (id)
 cross join lateral (
-    select c.edit_id, c.change, c.before, c.after, count(*)::integer as jobs,
+    select c.edit_id, c.change, c.before, c.after, count(*) as jobs,
            (array_agg(d.job_type order by d.job_type))[:%(names)s] as first,
-           (count(*) over ())::integer as groups
+           count(*) over () as groups
     from yamlsched.edited_jobs c
     join yamlsched.job_definitions d on d.id = c.definition_id
     where c.edit_id = i.id

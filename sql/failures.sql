@@ -3,20 +3,22 @@
 
 -- name: groups
 -- Runs with a failed attempt in [since, until), by their job and the type of their latest error:
--- those that died in it, and unless `only_dead` those that did not. The newest of each job are
--- read, at most `of_job` of both kinds, and `limit` in all: first of the jobs that have most.
--- `examined` is how many runs of the job were read, of the kind that more were read of. The example
--- is the run that failed last, a dead one if there is any, else one that is not finished.
+-- those that died in it, and unless `only_dead` the others. The newest are read: at most `of_job`
+-- of each job and kind, `limit` in all, first of the jobs that have most. `examined` is how many
+-- of the job were read, of the larger kind. The example is the run that failed last: a dead one,
+-- else one that is not finished.
 with failed as materialized (
-    select d.job_type, d.timezone, d.id as definition_id, e.id, e.failed_at, e.is_dead,
+    select d.job_type, d.timezone, d.id as definition_id, e.*,
            count(*) over (partition by d.id, e.is_dead) as examined
     from yamlsched.job_definitions d
     cross join lateral (
-        (select r.id, r.dead_at as failed_at, true as is_dead from yamlsched.job_runs r
+        (select r.id, r.status, r.error_type, r.locked_by, r.dead_at as failed_at, true as is_dead
+         from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
          order by r.dead_at desc limit %(of_job)s)
         union all
-        (select r.id, r.failed_at, false from yamlsched.job_runs r
+        (select r.id, r.status, r.error_type, r.locked_by, r.failed_at, false
+         from yamlsched.job_runs r
          where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
            and (r.dead_at is null or r.dead_at >= %(until)s)
          order by r.failed_at desc limit %(of_job)s)
@@ -25,13 +27,13 @@ with failed as materialized (
       and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
     order by count(*) over (partition by d.id) desc, d.id limit %(limit)s
 ), counted as (
-    select x.job_type, x.timezone, x.definition_id, x.id, x.failed_at, x.is_dead, r.status,
-           coalesce(r.error_type, '') as error_type,
+    select x.job_type, x.timezone, x.definition_id, x.id, x.failed_at, x.is_dead, x.status,
+           coalesce(x.error_type, '') as error_type,
            coalesce(f.first_at, x.failed_at) as first_at, f.attempts,
            coalesce(f.last_at, x.failed_at) as last_at,
-           regexp_replace(r.locked_by, '^(.*:)?([^:]*):[^:]*:[^:]*$', '\2') as host,
+           reverse(split_part(reverse(x.locked_by), ':', 3)) as host,
            max(x.examined) over (partition by x.job_type) as examined, count(*) over () as total
-    from failed x join yamlsched.job_runs r on r.id = x.id
+    from failed x
     cross join lateral (
         select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at
         from yamlsched.job_failures f where not %(only_dead)s and f.run_id = x.id
@@ -59,9 +61,10 @@ from grouped g join yamlsched.job_runs r on r.id = g.example_id
 order by g.last_at desc, g.job_type, g.error_type;
 
 -- name: attempts
--- Failed attempts since an instant by job and the type of their error. Of each job, the runs that
--- failed last are read, at most `of_job`.
-select d.job_type, coalesce(f.error_type, '') as error_type, count(*)::integer as attempts
+-- Failed attempts since an instant by job and the type of their error, and `by_hour`. Of each job,
+-- the runs that failed last are read, at most `of_job`.
+select d.job_type, coalesce(f.error_type, '') as error_type, count(*) as attempts,
+       date_trunc('hour', case when %(by_hour)s then f.failed_at end) as hour
 from yamlsched.job_definitions d
 cross join lateral (
     select r.id
@@ -72,24 +75,22 @@ cross join lateral (
 ) failed
 join yamlsched.job_failures f on f.run_id = failed.id and f.failed_at >= %(since)s
 where d.namespace = %(namespace)s
-group by d.job_type, coalesce(f.error_type, '')
+group by d.job_type, coalesce(f.error_type, ''), hour
 order by d.job_type, attempts desc, error_type;
 
 -- name: by_hour
 -- Dead runs by the hour in which they died, the latest first, with the job and the type of error
--- that most of them have. Of all that `definitions` leaves, the `limit` that died last are read:
--- `examined`, with those of other types.
-select date_trunc('hour', r.dead_at) as at, date_trunc('hour',
-    r.dead_at) + interval '1 hour' as until,
-       count(*)::integer as runs, count(distinct r.definition_id)::integer as jobs,
-       mode() within group (order by d.job_type) as job_type, mode() within
-       group (order by r.error_type) as error_type,
-       max(r.examined)::integer as examined
+-- that most of them have. The `limit` that died last are read: `examined`, with other types.
+select date_trunc('hour', r.dead_at) as at, count(*) as runs,
+       count(distinct r.definition_id) as jobs,
+       mode() within group (order by d.job_type) as job_type,
+       mode() within group (order by r.error_type) as error_type,
+       max(r.examined) as examined
 from (
     select l.dead_at, l.definition_id, coalesce(l.error_type, '') as error_type,
            count(*) over () as examined
     from (
-        select x.dead_at, x.definition_id, x.error_type
+        select x.*
         from yamlsched.job_runs x
         where x.namespace = %(namespace)s and x.dead_at >= %(since)s
           and (%(definitions)s::bigint[] is null or x.definition_id = any (%(definitions)s))

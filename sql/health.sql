@@ -53,7 +53,7 @@ order by h.namespace, h.job_type;
 -- name: lost_slots
 -- Slots of each job that were too old when their runs would have been created, and were recorded as
 -- such within `within`.
-select d.namespace, d.job_type, sum(g.slots)::integer as slots, min(g.first_slot) as first_slot,
+select d.namespace, d.job_type, sum(g.slots) as slots, min(g.first_slot) as first_slot,
        max(g.last_slot) as last_slot
 from yamlsched.job_definitions d
 join yamlsched.skipped_slots g on g.definition_id = d.id
@@ -106,7 +106,7 @@ with recursive waiting as materialized (
     where c.state = 'waiting'
 )
 select r.namespace, r.job_type, root.job_type as upstream, root.id as run_id, root.status,
-       root.finished_at as ended_at, count(*)::integer as runs
+       root.finished_at as ended_at, count(*) as runs
 from chain c
 join yamlsched.job_runs r on r.id = c.id
 join yamlsched.job_runs root on root.id = c.upstream_id
@@ -221,7 +221,7 @@ order by l.job_type, l.place limit %(limit)s;
 -- name: workers
 -- The 50 hosts that were seen last, of those that serve queues or execute runs, within the hour. A
 -- claim is named host:pid:random.
-select s.namespace, s.host, sum(s.running)::integer as running, max(s.seen_at) as seen_at
+select s.namespace, s.host, sum(s.running) as running, max(s.seen_at) as seen_at
 from (
     select q.namespace, q.host, 0 as running, q.seen_at from yamlsched.queue_servers q
     where q.namespace = any(%(namespaces)s)

@@ -2,9 +2,9 @@
 -- however long the history.
 
 -- name: ended
--- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those
--- that ended last; and all that were pruned, of the days that begin in it. Of all jobs, or of `of`.
--- And the run whose latest attempt took longest, and the one that took most memory.
+-- How the runs of each job, or of those in `of`, ended in [since, until): the last `of_job` of each
+-- and all that were pruned, of the days that begin in it. And the run whose latest attempt took
+-- longest, and the one that took most memory.
 select d.job_type, d.timezone, e.examined + p.runs as runs, e.succeeded + p.succeeded as succeeded,
        e.retried + p.retried as retried, e.dead + p.dead as dead,
        e.cancelled + p.cancelled as cancelled, e.expired, e.examined,
@@ -33,11 +33,11 @@ cross join lateral (
     ) x
 ) e
 cross join lateral (
-    select coalesce(sum(x.succeeded + x.dead + x.cancelled), 0)::integer as runs,
-           coalesce(sum(x.succeeded), 0)::integer as succeeded,
-           coalesce(sum(x.retried), 0)::integer as retried,
-           coalesce(sum(x.dead), 0)::integer as dead,
-           coalesce(sum(x.cancelled), 0)::integer as cancelled
+    select coalesce(sum(x.succeeded + x.dead + x.cancelled), 0) as runs,
+           coalesce(sum(x.succeeded), 0) as succeeded,
+           coalesce(sum(x.retried), 0) as retried,
+           coalesce(sum(x.dead), 0) as dead,
+           coalesce(sum(x.cancelled), 0) as cancelled
     from yamlsched.job_days x
     where x.definition_id = d.id and x.day >= %(since)s::timestamptz
       and x.day < %(until)s::timestamptz
@@ -57,7 +57,7 @@ order by d.job_type;
 select d.job_type, d.timezone, l.kind, l.runs, l.late_by, l.run_id, l.at
 from yamlsched.job_definitions d
 cross join lateral (
-    select distinct on (v.kind) v.kind, (count(*) over (partition by v.kind))::integer as runs,
+    select distinct on (v.kind) v.kind, count(*) over (partition by v.kind) as runs,
            coalesce(v.at, %(until)s) - v.since as late_by, r.id as run_id, v.at
     from (
         (select r.*, false as is_open from yamlsched.job_runs r
@@ -90,9 +90,8 @@ where d.namespace = %(namespace)s
 order by l.late_by desc, d.job_type;
 
 -- name: skipped
--- The gaps of each job that overlap [since, until), and those that were recorded in it for earlier
--- slots: at most `of_job` of one job of both kinds, those that ended last. Of a gap that was
--- recorded before, only slots of the span count.
+-- The gaps of each job that overlap [since, until), and those recorded in it for earlier slots: the
+-- last `of_job` of both kinds. Of a gap that was recorded before, only slots of the span count.
 select d.job_type, d.timezone, d.schedule, g.reason, g.first_slot, g.last_slot, g.slots,
        g.recorded_at, g.detail,
        g.recorded_at >= %(since)s and g.recorded_at < %(until)s as is_new
@@ -120,18 +119,13 @@ where o.namespace = %(namespace)s and o.status = 'running'
 order by o.started_at, o.id limit %(limit)s;
 
 -- name: pulse
--- How many runs ended in each of the last 24 hours, and how many of them died. Each is counted to a
--- thousand, by indexes alone.
+-- How many runs ended in each of the last 24 hours: counted to a thousand, by an index alone.
 select h.at,
-       (select count(*)::integer
+       (select count(*)
         from (select from yamlsched.job_definitions d
               cross join lateral (select from yamlsched.job_runs r
                   where r.definition_id = d.id and r.finished_at >= h.at
                     and r.finished_at < h.at + interval '1 hour' limit 1000) e
-              where d.namespace = %(namespace)s limit 1000) x) as runs,
-       (select count(*)::integer
-        from (select from yamlsched.job_runs r
-              where r.namespace = %(namespace)s and r.dead_at >= h.at
-                and r.dead_at < h.at + interval '1 hour' limit 1000) x) as dead
+              where d.namespace = %(namespace)s limit 1000) x) as runs
 from generate_series(date_trunc('hour', statement_timestamp()) - interval '23 hours',
                      statement_timestamp(), interval '1 hour') as h (at);

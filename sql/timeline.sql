@@ -2,10 +2,10 @@
 -- runs have finished.
 
 -- name: days
--- For each job and each day of its time zone, the ends of its runs, pruned ones too: those that
--- died, those that succeeded after a failed attempt, and whether any succeeded, or else died or was
--- cancelled; and why slots were skipped. A run belongs to the day of its slot, else to that of its
--- end. Read are the `most` runs of a job that failed last, and the first `limit` of a day.
+-- For each job and day of its time zone, the ends of its runs, pruned ones too: those that died or
+-- succeeded after a failed attempt, and whether any succeeded, else died or was cancelled; and why
+-- slots were skipped. A run belongs to the day of its slot, else of its end. Read are the `most`
+-- runs of a job that failed last, and the first `limit` of a day.
 with s as materialized (
     select s.timezone, s.nth, s.day, s.start_at, s.end_at
     from unnest(%(span_zones)s::text[], %(nths)s::int[], %(days)s::date[],
@@ -94,6 +94,21 @@ limit %(limit)s;
 select p.day, p.succeeded - p.retried as succeeded, p.retried, p.dead, p.cancelled
 from yamlsched.job_days p
 where p.definition_id = %(id)s and p.day between %(start)s::date - 1 and %(end)s::date + 1;
+
+-- name: failed
+-- How many runs of each job died since an instant, pruned ones too, or have failed and are
+-- unfinished: of both kinds at most `limit` are read.
+select d.job_type,
+       (select count(*)
+        from (select from yamlsched.job_runs r
+              where r.definition_id = d.id and r.dead_at >= %(since)s limit %(limit)s) x)
+       + (select count(x.failed_at)
+          from (select r.failed_at from yamlsched.job_runs r
+                where r.definition_id = d.id and r.finished_at is null limit %(limit)s) x)
+       + coalesce((select sum(p.dead) from yamlsched.job_days p
+                   where p.definition_id = d.id and p.day >= %(since)s::date), 0) as runs
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s;
 
 -- name: durations
 -- How long the successful attempts of jobs took that ended in [since, until), the newest first: of

@@ -442,6 +442,26 @@ def test_pages_forward_and_back_have_each_run_once_whatever_reads_them(
     assert len(back) >= len(mails) - 5
 
 
+def test_a_page_of_many_dead_runs_reads_the_first_of_them(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "FIRST_IDS", 3)
+    job = a_job(db)
+    dead = [a_run(db, job, "dead") for _ in range(40)]
+    read: list[int] = []
+    select = search.runs.runs
+
+    def counted(*given: Any, **options: Any) -> Any:
+        read.append(len(options["ids"]))
+        return select(*given, **options)
+
+    monkeypatch.setattr(search.runs, "runs", counted)
+    page = search.page(db, "default", Filter(statuses=["dead"]), 5)
+
+    assert [run.id for run in page.runs] == dead[:-6:-1]
+    assert read == [3, 12]
+
+
 def test_an_index_finds_the_same_runs_as_a_search(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     # given runs of two jobs that ended before and after an instant, failed for two reasons, or have not ended
     jobs = [a_job(db, "mail"), a_job(db, "other"), a_job(db, "else", namespace="other")]

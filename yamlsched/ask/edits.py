@@ -122,6 +122,12 @@ class InUse:
     file: Edit
     job: Edit | None
 
+    def is_before(self, at: datetime) -> bool:
+        """Return whether both were applied before an instant: up to a later one they are the
+        latest.
+        """
+        return max(edit.applied_at for edit in (self.file, self.job or self.file)) < at
+
 
 def in_use(
     connection: psycopg.Connection[Any],

@@ -7,7 +7,7 @@ it stopped, and can be continued.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,7 +22,8 @@ from yamlsched.db.query import execute, fetch_column
 PAGE_RUNS = 5_000
 """Runs that one statement selects for an action."""
 FEW_RUNS = 30_000
-"""So many that an index finds are read at once."""
+"""So many ids an index may find: their runs are read in parts, the first of this size."""
+FIRST_IDS = 500
 MAX_SEARCHED_IDS = 150_000
 """So many ids the web page searches before it offers to continue."""
 MAX_LISTED_IDS = 500_000
@@ -111,15 +112,19 @@ def page(
             stop = min(high, low + max_ids)
         else:
             start = max(low, high - max_ids)
-    rows = runs.runs(
-        connection,
-        conditions,
-        low=start,
-        high=stop,
-        limit=limit + 1,
-        oldest_first=oldest_first,
-        ids=ids,
-    )
+    rows: list[RunRow] = []
+    for part in [None] if ids is None else _parts(ids, start, stop, oldest_first):
+        rows += runs.runs(
+            connection,
+            conditions,
+            low=start,
+            high=stop,
+            limit=limit + 1 - len(rows),
+            oldest_first=oldest_first,
+            ids=part,
+        )
+        if len(rows) > limit:
+            break
     has_more, rows = len(rows) > limit, rows[:limit]
     stopped_at = None
     if not has_more and (start, stop) != (low, high):
@@ -130,6 +135,18 @@ def page(
         return RunPage(rows, low, newer, stopped_at)
     older = rows[-1].id if has_more else stopped_at
     return RunPage(rows, older, before - 1 if before is not None else None, stopped_at)
+
+
+def _parts(ids: Sequence[int], low: int, high: int, oldest_first: bool) -> Iterator[Sequence[int]]:
+    """Yield the ids in [low, high) in the order in which their runs are shown: few, then more and
+    more.
+    """
+    ordered = sorted((id for id in ids if low <= id < high), reverse=not oldest_first)
+    size = FIRST_IDS
+    while ordered:
+        yield ordered[:size]
+        del ordered[:size]
+        size *= 4
 
 
 def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Filter) -> list[int]:

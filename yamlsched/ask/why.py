@@ -178,10 +178,17 @@ def _explained(
         if any(gap.reason == "paused" for gap in known.gaps)
         else []
     )
-    return [
+    explained = [
         _explain(connection, namespace, job, slot, known.now, environment, actions)
         for slot in known.slots
     ]
+    decided = [(at, report) for report, at in explained if at is not None]
+    decided.sort(key=lambda pair: pair[0], reverse=True)
+    for nth, (at, report) in enumerate(decided):
+        report.edits = decided[nth - 1][1].edits if nth else None
+        if not nth or (report.edits is not None and not report.edits.is_before(at)):
+            report.edits = edits.in_use(connection, namespace, at, job.job_type)
+    return [report for report, _ in explained]
 
 
 def _explain(
@@ -192,7 +199,10 @@ def _explain(
     now: datetime,
     environment: str,
     actions: Sequence[TrailEntry],
-) -> SlotReport:
+) -> tuple[SlotReport, datetime | None]:
+    """Return the report without its edits, and when they count: when the run was created, or the
+    slot recorded as skipped.
+    """
     (cron, where), at, run, pruned, gap = _timing(job), slot.at, slot.run, slot.pruned, slot.gap
     mismatch = slots.mismatch(cron, where, at)
     report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
@@ -226,8 +236,6 @@ def _explain(
         if report.verdict == "no_slot":
             report.verdict, decided_at = "skipped", gap.recorded_at
         report.lines.append(gap_sentence(gap, paused_by(gap, actions)))
-    if decided_at is not None:
-        report.edits = edits.in_use(connection, namespace, decided_at, job.job_type)
     if report.verdict == "no_slot" and mismatch:
         report.previous_slot, report.next_slot = neighbours(job, at, at)
         report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
@@ -244,7 +252,7 @@ def _explain(
             _, report.next_slot = neighbours(job, at, max(now, job.effective_from))
             if report.next_slot and report.job_is_off is None:
                 report.lines.append(f"next slot: {times.show(report.next_slot, where)}")
-    return report
+    return report, decided_at
 
 
 def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:

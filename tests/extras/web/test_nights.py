@@ -25,6 +25,11 @@ def names(page: str) -> list[str]:
     return re.findall(r'<th scope="row"><a class="mono"[^>]*>(\w+)</a>', page)
 
 
+def failed(page: str) -> dict[str, str]:
+    """Return the number in the column "Failed" of each job."""
+    return dict(re.findall(r'<a class="mono"[^>]*>(\w+)</a></th><td>(\d*)</td>', page))
+
+
 def test_a_job_has_a_mark_for_each_of_its_last_30_days(page: TestClient, db: Any) -> None:
     job = a_job(db)
     for days, state in ((0, "dead"), (3, "succeeded"), (40, "dead")):
@@ -39,7 +44,9 @@ def test_a_night_whose_runs_were_pruned_is_not_empty(page: TestClient, db: Any) 
     job = a_job(db)
     for days, state in ((2, "dead"), (3, "succeeded"), (4, "cancelled")):
         a_run(db, job, state, finished_at=f"(now() - interval '{days} days')")
-    before = marks(page.get("/nights").text, "purge")
+    shown = page.get("/nights").text
+    before = marks(shown, "purge")
+    assert failed(shown) == {"purge": "1"}
     strip = re.findall(r'<span class="strip" role.*?</span>', page.get("/").text)
 
     every = dict.fromkeys(("succeeded", "dead", "cancelled"), "1h")
@@ -49,6 +56,8 @@ def test_a_night_whose_runs_were_pruned_is_not_empty(page: TestClient, db: Any) 
     assert value(db, "select count(*) from yamlsched.job_runs") == 0
     shown = page.get("/nights").text
     assert marks(shown, "purge") == before
+    assert failed(shown) == {"purge": "1"}
+    assert names(page.get("/nights?only=failing").text) == ["purge"]
     assert [state for state, _ in marks(shown, "purge") if state != "none"] == [
         "cancelled",
         "ok",

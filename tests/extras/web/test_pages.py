@@ -274,6 +274,7 @@ def test_the_pulse_has_the_runs_that_ended_and_died_in_each_hour(
     own_page: tuple[Any, TestClient],
 ) -> None:
     db, page = own_page
+    now = datetime.now(UTC)
     job, other = a_job(db, "job"), a_job(db, "other")
     elsewhere = a_job(db, "job", namespace="elsewhere")
     for of, ago, status in (
@@ -283,14 +284,23 @@ def test_the_pulse_has_the_runs_that_ended_and_died_in_each_hour(
         (other, 3, "succeeded"),
         (job, 30, "succeeded"),
     ):
-        a_run(db, of, status, finished_at=datetime.now(UTC) - timedelta(hours=ago))
+        a_run(db, of, status, finished_at=now - timedelta(hours=ago))
+    # and a run that fails: five attempts, of which one is too old
+    failing = a_run(db, job, "failed", failed_at=now)
+    for attempt, ago in enumerate((30, 5, 5, 3, 1), 1):
+        db.execute(
+            "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error)"
+            " values (%s, %s, 'a:1:2', %s, 'x')",
+            [failing, attempt, now - timedelta(hours=ago)],
+        )
 
     pulse = page.get("/").text.partition('class="pulse"')[2].partition("</div>")[0]
 
-    assert 'aria-label="3 runs ended, 1 run died"' in pulse
+    assert 'aria-label="3 runs ended, 4 attempts failed, 1 run died"' in pulse
     assert pulse.count("<g>") == 24
-    assert "2 runs, 0 died" in pulse
-    assert "1 run, 1 died" in pulse
+    assert "2 runs, 1 attempt failed, 0 died" in pulse
+    assert "1 run, 1 attempt failed, 1 died" in pulse
+    assert "0 runs, 2 attempts failed, 0 died" in pulse
 
 
 def test_an_empty_namespace_says_how_to_start(own_page: tuple[Any, TestClient]) -> None:

@@ -47,6 +47,7 @@ class FailedAttempts(NamedTuple):
     job_type: str
     error_type: str
     attempts: int
+    hour: None  # of all
 
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
@@ -163,7 +164,7 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     more = {row.job_type: row for row in fetch(connection, MoreOfJob, "metrics.jobs", **parameters)}
     ended = fetch(connection, EndedRuns, "metrics.ended", **parameters)
     recent = {"namespace": namespace, "since": now.now - HOUR, "of_job": MAX_FAILED_OF_JOB}
-    failed = fetch(connection, FailedAttempts, "failures.attempts", **recent)
+    failed = fetch(connection, FailedAttempts, "failures.attempts", **recent, by_hour=False)
     repaired = fetch_column(connection, "metrics.repairs", **parameters)
     labels = Labels(namespace, now.jobs)
     lines = [

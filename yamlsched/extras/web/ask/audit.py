@@ -119,21 +119,17 @@ def page(
     """Return up to ``limit`` actions, newest first, and where the next page starts; None if there
     is none.
 
-    ``filters`` are those of ``trail``. An action on many runs has an entry for each; if it has more
-    than ``READ_ENTRIES``, it is shown as several.
+    ``filters`` are those of ``trail``. An action on many runs has an entry for each: the page ends
+    after ``READ_ENTRIES``, and an action that has more is shown as several.
     """
-    newest: list[TrailGroup] = []
-    while len(newest) < limit:
-        entries = trail(connection, namespace, limit=READ_ENTRIES, before=before, **filters)
-        read = groups(entries)
-        is_last = len(entries) < READ_ENTRIES
-        if not is_last and len(read) > 1:
-            read.pop()  # it may continue, and is read again
-        newest += read
-        if is_last and len(newest) <= limit:
-            return newest, None
-        before = newest[-1].end
-    return newest[:limit], newest[limit - 1].end
+    entries = trail(connection, namespace, limit=READ_ENTRIES, before=before, **filters)
+    newest = groups(entries)
+    if len(entries) < READ_ENTRIES and len(newest) <= limit:
+        return newest, None
+    if len(entries) == READ_ENTRIES and len(newest) > 1:
+        newest.pop()  # it may continue, and is read again
+    newest = newest[:limit]
+    return newest, newest[-1].end
 
 
 def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:

@@ -22,17 +22,20 @@ BY = ("job", "error", "hour")
 
 @dataclass(frozen=True)
 class DeadHour:
-    """The runs that died in [at, until), of how many jobs, and the job and the type of error that
-    most of them have.
+    """The runs that died in the hour [at, until), of how many jobs, and the job and the type of
+    error that most of them have.
     """
 
     at: datetime
-    until: datetime
     runs: int
     jobs: int
     job_type: str
     error_type: str
     examined: int  # of all hours and types
+
+    @property
+    def until(self) -> datetime:
+        return self.at + timedelta(hours=1)
 
 
 @dataclass(frozen=True)

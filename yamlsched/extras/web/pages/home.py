@@ -11,9 +11,10 @@ from typing import NamedTuple
 from yamlsched import durations
 from yamlsched.ask import health
 from yamlsched.ask.attention import problems
+from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB
 from yamlsched.ask.health import HEALTHY_STATES, Health, JobHealth
 from yamlsched.ask.problem import Problem, Thresholds
-from yamlsched.db.query import fetch
+from yamlsched.db.query import execute, fetch
 from yamlsched.extras.web.pages.durations import Durations, of_week
 from yamlsched.extras.web.pages.nights import Day, skipped_by_pause, strips, summary
 from yamlsched.extras.web.visit import Page, Visit, finder
@@ -47,11 +48,14 @@ class JobRow:
 
 
 class Hour(NamedTuple):
-    """How many runs ended in an hour, and how many of these died: each is counted to a thousand."""
+    """How many runs ended in an hour, counted to a thousand; how many runs died, among the last
+    thousands; and how many attempts failed, among the last thousand such runs of each job.
+    """
 
     at: datetime
     runs: int
-    dead: int
+    dead: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,14 @@ def show(visit: Visit) -> Home:
 
 
 def _pulse(visit: Visit) -> list[Hour]:
-    return fetch(visit.connection, Hour, "report.pulse", namespace=visit.namespace)
+    hours = fetch(visit.connection, Hour, "report.pulse", namespace=visit.namespace)
+    recent = {"namespace": visit.namespace, "since": hours[0].at, "of_job": MAX_OF_JOB}
+    recent |= {"definitions": None, "error_type": None, "limit": MAX_FAILED, "by_hour": True}
+    failed = Counter[datetime]()
+    for row in execute(visit.connection, "failures.attempts", **recent):
+        failed[row.hour] += row.attempts
+    dead = {row.at: row.runs for row in execute(visit.connection, "failures.by_hour", **recent)}
+    return [hour._replace(dead=dead.get(hour.at, 0), failed=failed[hour.at]) for hour in hours]
 
 
 def _row(job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None) -> JobRow:

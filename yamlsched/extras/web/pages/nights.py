@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from psycopg import Connection
 
 from yamlsched import durations
-from yamlsched.ask import failures
 from yamlsched.ask.runs import jobs as all_jobs
-from yamlsched.db.query import fetch
+from yamlsched.db.query import execute, fetch
 from yamlsched.extras.web.ask import timeline
 from yamlsched.extras.web.ask.timeline import DayOfJob
 from yamlsched.extras.web.visit import Page, Visit, finder
@@ -163,6 +162,8 @@ def _state(row: DayOfJob) -> str:
 
 PAGE_JOBS = 50
 NIGHTS = 30
+MAX_FAILED = 1_000
+"""Dead runs of a job that are counted, and unfinished ones."""
 MAX_ERROR_CHARS = 80
 """Of the error of a mark, of which a page has hundreds."""
 
@@ -177,13 +178,11 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Nights:
-    """The page. ``dead`` counts the runs of each job that died or fail, among those
-    that were read.
-    """
+    """The page. ``failures`` counts the runs of each job that died, pruned ones too, or fail."""
 
     rows: Sequence[tuple[Any, Sequence[Mark]]]
     heads: Sequence[str]  # of the columns
-    dead: Counter[str]
+    failures: Counter[str]
     query: dict[str, str]
     jobs: int
     number: int
@@ -201,26 +200,31 @@ def show(visit: Visit) -> Nights:
         "only": visit.choice("only", ("failing",), ""),
         "sort": visit.choice("sort", ("name", "worst"), "worst"),
     }
-    finds, dead = finder(query["q"]), Counter[str]()
-    for group in failures.groups(
-        visit.connection, visit.namespace, visit.now - timedelta(days=NIGHTS)
-    ).groups:
-        dead[group.job_type] += group.dead + group.failing
+    finds, failures = finder(query["q"]), Counter[str]()
+    since = visit.now - timedelta(days=NIGHTS)
+    for job_type, failed in execute(
+        visit.connection,
+        "timeline.failed",
+        namespace=visit.namespace,
+        since=since,
+        limit=MAX_FAILED,
+    ):
+        failures[job_type] = failed
     jobs = [
         job
         for job in all_jobs(visit.connection, visit.namespace)
         if job.retired_at is None
         and finds(job.job_type, job.owner, *job.tags)
-        and (not query["only"] or dead[job.job_type])
+        and (not query["only"] or failures[job.job_type])
     ]
     if query["sort"] == "worst":
-        jobs.sort(key=lambda job: -dead[job.job_type])
+        jobs.sort(key=lambda job: -failures[job.job_type])
     listed, number, pages = visit.page_of(jobs, PAGE_JOBS)
     marks = _nights(visit, listed) if query["by"] == "nights" else _runs(visit, listed)
     first = next(iter(marks.values()), ())
     heads = [mark.text.partition(":")[0] for mark in first] if query["by"] == "nights" else []
     rows = [(job, marks[job.job_type]) for job in listed]
-    return Nights(rows, heads, dead, query, len(jobs), number, pages)
+    return Nights(rows, heads, failures, query, len(jobs), number, pages)
 
 
 def _nights(visit: Visit, jobs: Sequence[Any]) -> dict[str, list[Mark]]:
