@@ -33,6 +33,7 @@ from yamlsched.runs.lifecycle import (
 )
 from yamlsched.schedule.handlers import Parameters
 
+decode = json.JSONDecoder().raw_decode  # what PostgreSQL stores has no spaces around it
 MAX_FRAMES = 50  # of one exception: the last ones
 OWN_FILES = {__file__}
 """Files whose frames are left out at the start of stacks; modules that call handlers add their own.
@@ -75,7 +76,7 @@ def read_payload(text: str) -> dict[str, Any]:
     changes that.
     """
     try:
-        payload = json.loads(text)
+        payload, _ = decode(text)
     except RecursionError as error:
         raise _unreadable("it is nested too deeply") from error
     except ValueError as error:

@@ -17,7 +17,6 @@ import os
 import pickle
 import select
 import signal
-import struct
 import sys
 import termios
 import time
@@ -56,7 +55,7 @@ FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held b
 SLOW_SECONDS = 0.002
 MAX_READ_BYTES = 1 << 16
 FRAME_OVERHEAD_BYTES = 64  # of a report, beside its pickle
-COUNT = struct.Struct("i")  # of bytes in a pipe
+COUNT_BYTES = 4  # of an int: how many bytes a pipe holds
 calls.OWN_FILES.add(__file__)
 
 
@@ -216,7 +215,7 @@ class ProcessRunner(Runner):
         self.tasks: deque[Task] = deque()
         self.is_waiting = False  # for the parent, which handles what was reported
         self.call: HandlerCall | None = None  # while its handler executes
-        self.unread = bytearray(COUNT.size)
+        self.unread = bytearray(COUNT_BYTES)
         self.sent_at = time.perf_counter()
         self.stdin, self.stdout, self.stderr = sys.stdin, sys.stdout, sys.stderr
         signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -265,7 +264,7 @@ class ProcessRunner(Runner):
         end = self._attempt(call, target)
         call.finish(end)
         self._flush_output()
-        has_printed = self._unread_bytes() > 0 or self._has_printed()
+        has_printed = self._has_unread() or self._has_printed()
         now = time.perf_counter()
         took = now - call.started
         is_program = not isinstance(target, str)
@@ -365,13 +364,13 @@ class ProcessRunner(Runner):
         if sys.stdout is not self.stdout or sys.stderr is not self.stderr:
             sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
 
-    def _unread_bytes(self) -> int:
-        """Return how many bytes the pipe of stdout and stderr holds."""
+    def _has_unread(self) -> bool:
+        """Return whether the pipe of stdout and stderr holds something."""
         try:
             fcntl.ioctl(self.channel.output, termios.FIONREAD, self.unread)
         except OSError:
-            return 0  # the handler closed it
-        return int(COUNT.unpack(self.unread)[0])
+            return False  # the handler closed it
+        return any(self.unread)
 
 
 def _refused(end: AttemptEnd) -> AttemptEnd:
