@@ -13,13 +13,9 @@ import psycopg
 
 from yamlsched import db, plugin_manager
 from yamlsched.ask import history
-from yamlsched.show import document, html, markdown, terminal
-from yamlsched.show.document import Document
+from yamlsched.show import terminal
 from yamlsched.sync.files import as_namespace
 from yamlsched.text import did_you_mean
-
-FORMATS = ("text", "markdown", "json", "html")
-"""The formats of a verb that shows a document."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +34,9 @@ class Settings:
     def wants_json(self) -> bool:
         return self.format == "json"
 
-    def echo(self, words: Document | str, err: bool = False, **fields: Any) -> None:
-        """Write ``words`` in the format that was passed, to stdout or stderr; JSON has ``fields``
-        instead.
-        """
-        renderers = {"text": document.as_text, "markdown": markdown.render, "html": html.render}
-        if self.wants_json:
-            words = terminal.document(**fields)
-        click.echo(words if isinstance(words, str) else renderers[self.format](words), err=err)
+    def echo(self, words: str, err: bool = False, **fields: Any) -> None:
+        """Write ``words``, or for JSON the ``fields`` instead, to stdout or stderr."""
+        click.echo(terminal.document(**fields) if self.wants_json else words, err=err)
 
     @contextmanager
     def database(self) -> Iterator[str]:

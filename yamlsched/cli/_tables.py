@@ -13,6 +13,7 @@ from yamlsched.cli._settings import Settings
 from yamlsched.db.query import now
 from yamlsched.show import terminal
 from yamlsched.show.document import Document, Entries, Entry, Part, Problems, Section
+from yamlsched.show.html import FORMATS
 
 NAMESPACE_HEADINGS = ("namespace", "state", "jobs", "last tick", "by", "open", "dead in a day")
 MAX_NAMESPACES_LISTED = 30
@@ -31,7 +32,11 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
         document = Document("yamlsched status", _in_words(namespaces, unused, show_all))
         summaries = [summary(state.health, thresholds) for state in namespaces]
         settings.echo(
-            document, now=instant, healthy=not problems, namespaces=summaries, unused=unused
+            FORMATS[settings.format](document),
+            now=instant,
+            healthy=not problems,
+            namespaces=summaries,
+            unused=unused,
         )
     elif problems:
         for state in namespaces:

@@ -12,9 +12,10 @@ from psycopg import Connection
 from yamlsched.ask import report, report_document
 from yamlsched.ask.report import Report
 from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli._settings import FORMATS, Settings, verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.db.query import now
 from yamlsched.schedule.load import timezone_of_file
+from yamlsched.show.html import FORMATS
 from yamlsched.timetable import times
 
 HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
@@ -26,7 +27,7 @@ prints one file that you can mail.
 """
 
 
-@verb(HELP, formats=FORMATS)
+@verb(HELP, formats=tuple(FORMATS))
 @_filters.time_option(
     "--since",
     default="12h",
@@ -41,7 +42,8 @@ def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInpu
     with settings.connect_in() as (connection, namespace):
         start, end = _span(connection, settings.file, since, until, now(connection))
         summary = report.read(connection, namespace, start, end, timezone)
-    settings.echo(report_document.document(summary), **document(summary))
+    text = FORMATS[settings.format](report_document.document(summary))
+    settings.echo(text, **document(summary))
     return FINDINGS if summary.problems else OK
 
 

@@ -17,7 +17,7 @@ from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, verb
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
-from yamlsched.show.document import Document
+from yamlsched.show.document import Document, as_text
 
 HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "NOTE")
 
@@ -103,7 +103,7 @@ def _show_groups(
     elif not groups:
         click.echo("no failed attempts match", err=True)
     else:
-        settings.echo(Document("", [failures.section(failed, page, _time)]))
+        click.echo(as_text(Document("", [failures.section(failed, page, _time)])))
     if more and not settings.wants_json:
         click.echo(
             f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True

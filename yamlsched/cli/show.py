@@ -19,11 +19,12 @@ from yamlsched.ask import health, history, runs
 from yamlsched.ask.edits import sentences
 from yamlsched.ask.runs import AttemptRecord, KeptOutput, RunDetails, took
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._settings import FORMATS, Settings, verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.db.query import now
 from yamlsched.runs.lifecycle import DEFAULT_QUEUE, Status, error_text
 from yamlsched.show import terminal as _output
 from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section
+from yamlsched.show.html import FORMATS
 
 MAX_LINES = 12
 """Lines of a stack or of output that are shown without --full: the last ones."""
@@ -35,7 +36,7 @@ FOLLOW_INTERVAL_SECONDS = 1.0
 @verb(
     "Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or"
     " a key.",
-    formats=FORMATS,
+    formats=tuple(FORMATS),
 )
 @click.argument("name", metavar="RUN")
 @click.option("--full", is_flag=True, help="Show full stack traces and output.")
@@ -71,10 +72,8 @@ def command(
         instant = now(connection)
         reasons = health.why_not_claimed(connection, details.run, instant) if not output else []
     if not output:
-        settings.echo(
-            Document(f"yamlsched show {id}", in_words(details, instant, full, reasons)),
-            **vars(details),
-        )
+        document = Document(f"yamlsched show {id}", in_words(details, instant, full, reasons))
+        settings.echo(FORMATS[settings.format](document), **vars(details))
         return OK
     kept = history.kept_output(details, attempt)
     if kept.omitted_bytes and not settings.wants_json:

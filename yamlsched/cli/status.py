@@ -17,7 +17,7 @@ from yamlsched.ask.problem import Problem, Thresholds
 from yamlsched.ask.queues import QueueHealth, by_run, held_up_in_words
 from yamlsched.ask.runs import namespaces
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
-from yamlsched.cli._settings import FORMATS, Settings, verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.durations import between
 from yamlsched.show import terminal
 from yamlsched.show.document import (
@@ -30,6 +30,7 @@ from yamlsched.show.document import (
     Section,
     and_more,
 )
+from yamlsched.show.html import FORMATS
 from yamlsched.text import did_you_mean, join_first
 from yamlsched.timetable.zones import zone_or_utc
 
@@ -43,7 +44,7 @@ HEADINGS = ("job", "state", "last success", "last failure", "streak", "next slot
 @verb(
     "Show the health of the jobs. With --check, print one line for each problem, and exit 1 if"
     " any.",
-    formats=FORMATS,
+    formats=tuple(FORMATS),
 )
 @click.option(
     "--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks."
@@ -117,7 +118,7 @@ def command(
                 Entries([Entry(f'No job and no file has namespace "{namespace}". {meant}')])
             )
         document = Document(f"yamlsched status: {namespace}", parts)
-        settings.echo(document, **summary(now, thresholds))
+        settings.echo(FORMATS[settings.format](document), **summary(now, thresholds))
     elif problems:
         click.echo("\n".join(terminal.printable_line(problem.what) for problem in problems))
     else:

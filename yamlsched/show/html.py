@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from dataclasses import replace
 
 from markdown_it import MarkdownIt
 
 from yamlsched.show import markdown
-from yamlsched.show.document import Document, Problems
+from yamlsched.show.document import Document, Problems, as_text
 from yamlsched.text import escape_control
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -56,3 +57,12 @@ def render(document: Document) -> str:
             "</html>",
         ]
     )
+
+
+FORMATS: dict[str, Callable[[Document], str]] = {
+    "text": as_text,
+    "markdown": markdown.render,
+    "json": as_text,
+    "html": render,
+}
+"""The formats of a command that shows a document. JSON is what the document was made of."""

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 import click
 
 from yamlsched.cli import FINDINGS, OK, Verbs, _filters
-from yamlsched.cli._settings import FORMATS, Settings, verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.extras.doctor import Check, doctor, doctor_offline
 from yamlsched.extras.notify import checks as notify_checks
 from yamlsched.show import terminal
 from yamlsched.show.document import Document, Section
+from yamlsched.show.html import FORMATS
 
 
 @verb(
     "Check the setup and say what to fix. Covers the file, handlers, database, role, clocks"
     " and ticks. Exit 1 if a check fails.",
     uses="file dsn env namespace",
-    formats=FORMATS,
+    formats=tuple(FORMATS),
 )
 @_filters.path_option
 @click.option(
@@ -35,7 +36,8 @@ def command(settings: Settings, /, paths: tuple[str, ...], offline: bool, notify
     checks = [*_checks(settings, paths, offline, notify), *doctor_offline.check(os.environ)]
     failed = any(check.level == "fail" for check in checks)
     table = Section("", [""] * 3, [*_rows(checks)])
-    settings.echo(Document("yamlsched doctor", [table]), healthy=not failed, checks=checks)
+    text = FORMATS[settings.format](Document("yamlsched doctor", [table]))
+    settings.echo(text, healthy=not failed, checks=checks)
     return FINDINGS if failed else OK
 
 

@@ -17,6 +17,7 @@ from yamlsched.extras.importing.model import Origin, Refusal, known_zone
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import decode
 from yamlsched.show.document import Document, Entries, Entry
+from yamlsched.show.html import FORMATS
 
 HELP = """Translate the schedules of cron, Kubernetes, Celery beat or systemd to schedules.yaml.
 
@@ -99,7 +100,8 @@ def command(
         else:
             click.echo(text, nl=False)
     report = [Entry(line) for line in read.report(batch, loaded, has_zone=bool(timezone))]
-    settings.echo(Document("yamlsched import", [Entries(report)]), err=True)
+    document = Document("yamlsched import", [Entries(report)])
+    click.echo(FORMATS[settings.format](document), err=True)
     return FINDINGS if batch.has_refusals else OK
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli._settings import FORMATS, Settings, verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.extras.preview import base as edit
 from yamlsched.extras.preview import model, text
 from yamlsched.schedule.checks import check_by_plugins
 from yamlsched.schedule.formats import as_text
+from yamlsched.show.html import FORMATS
 from yamlsched.timetable.times import TimeInput
 
 days_option = click.option(
@@ -28,7 +29,7 @@ days_option = click.option(
     " their next slots. BASE is a git revision, such as main or HEAD~1, or a file whose path"
     " starts with ./ or /.",
     uses="file env",
-    formats=FORMATS,
+    formats=tuple(FORMATS),
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
@@ -66,5 +67,5 @@ def command(
     if at is not None:
         _filters.echo_reading("at", at, instant, edited.timezone)
     preview = edit.preview(base, file, edited, environment, instant, timedelta(days=days))
-    settings.echo(text.document(preview), **model.document(preview))
+    settings.echo(FORMATS[settings.format](text.document(preview)), **model.document(preview))
     return FINDINGS if is_exit_code and preview.has_changes else OK

@@ -9,12 +9,13 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._flow import target
-from yamlsched.cli._settings import FORMATS, Settings, verb
+from yamlsched.cli._settings import Settings, verb
 from yamlsched.extras.preview import model, plan, text
 from yamlsched.extras.preview.cli_diff import days_option
 from yamlsched.schedule import checks
 from yamlsched.schedule.formats import as_text
 from yamlsched.schedule.load import load
+from yamlsched.show.html import FORMATS
 from yamlsched.sync.in_use import REFUSED
 
 
@@ -23,7 +24,7 @@ from yamlsched.sync.in_use import REFUSED
     " create, and slots to skip with the reason, and says whether a tick would apply the file."
     " Changes nothing.",
     uses="file dsn env namespace",
-    formats=FORMATS,
+    formats=tuple(FORMATS),
 )
 @days_option
 @click.option(
@@ -41,6 +42,6 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
         return FINDINGS
     with settings.connect() as connection:
         preview = plan.read(connection, schedule, loaded, days)
-    settings.echo(text.document(preview), **model.document(preview))
+    settings.echo(FORMATS[settings.format](text.document(preview)), **model.document(preview))
     is_refused = preview.plan is not None and preview.plan.verdict in REFUSED
     return FINDINGS if is_refused or (is_exit_code and preview.has_changes) else OK
