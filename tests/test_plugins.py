@@ -103,6 +103,13 @@ def failure(hook: str, error: str, plugin: str = "acme") -> str:
     return f"plugin.failed plugin={plugin} version=1.2 hook={hook} error={json.dumps(error)}"
 
 
+def test_a_function_that_wraps_a_hook_is_called_as_pluggy_does(cli: Cli, install: Install) -> None:
+    wraps = "    return [*(yield), {'hello': 'acme_rules:hello'}]\n"
+    install(f"{IMPORTS}@hookimpl(wrapper=True)\ndef register_verbs():\n{wraps}{HELLO}")
+
+    assert cli("hello").out == "hello\n"
+
+
 def test_a_finding_is_an_error_of_validate_and_of_diff(cli: Cli, install: Install) -> None:
     install(CHECK)
 
