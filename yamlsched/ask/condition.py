@@ -155,7 +155,7 @@ def _remedies(
     for run in reversed(chain):
         if run.finished_at is not None:
             ended[run.job_type].append(str(run.id))
-        elif holder := re.search(r"held by run (\d+)", run.waits or ""):
+        elif holder := re.search(r".*, held by run (\d+)", run.waits or "", re.S):
             yield f"yamlsched show {holder[1]}; if it hangs: yamlsched cancel {holder[1]}"
     for ids in ended.values():
         yield f"yamlsched show {ids[0]}; then yamlsched retry {' '.join(ids)}"
