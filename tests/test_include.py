@@ -134,7 +134,7 @@ def test_the_size_of_all_files_together_is_limited(folder: Path) -> None:
 
     [error] = loaded.diagnostics
     assert (error.code, loaded.jobs) == ("YS013", {})
-    assert "those that it includes have more than 4,000,000 bytes" in error.message
+    assert "the files that it includes have more than 4,000,000 bytes" in error.message
 
 
 def test_a_thousand_files_are_one_schedule(folder: Path) -> None:

@@ -263,7 +263,7 @@ def test_two_services_in_one_namespace_are_reported_and_retire_each_others_jobs_
     assert definition(db, "y").retired_at is None
     assert [result.has_findings for result in results] == [True, False]
     assert "/two/schedules.yaml" in results[0].messages[0]
-    assert "give each a namespace" in results[0].messages[0]
+    assert "give each its own namespace" in results[0].messages[0]
 
 
 def test_services_in_different_namespaces_do_not_affect_each_other(db: Db) -> None:
