@@ -2444,7 +2444,8 @@ $$;
 
 -- Say what is to be sent when. A job has recovered when its slot or a later one has succeeded and
 -- it is neither late nor failing, whichever events a target has. What recovers for the second time
--- within an hour first has to be well for an hour. `problems`: those that there are; null: unknown.
+-- within an hour first has to be well for an hour. What has ended stays so until `note` finds new
+-- trouble: its success may be pruned. `problems`: those that there are; null: unknown.
 create function yamlsched.settle_notes(of_namespace text, problems jsonb, now timestamptz)
     returns void
     language plpgsql
@@ -2474,7 +2475,7 @@ begin
         select case when s.is_well then coalesce(n.ended_at, now) end,
                case when s.is_well and n.ended_at is null then now else n.recovered_at end,
                case when s.is_well and n.told = '{}' or s.is_silent then null
-                    when s.is_well and n.ended_at is not null then coalesce(n.due_at, now)
+                    when n.ended_at is not null then coalesce(n.due_at, now)
                     when s.is_well and n.recovered_at > now - interval '1 hour'
                         then now + interval '1 hour'
                     when s.is_well then now
@@ -2484,7 +2485,7 @@ begin
                     else least(n.due_at, now) end
         from (select yamlsched.events_now(n, t.events, now) as events,
                      d.id is not null and yamlsched.is_silent(d, now) as is_silent,
-                     n.found_since is null and (d.id is null or (
+                     n.ended_at is not null or n.found_since is null and (d.id is null or (
                          d.paused_after is null and n.slot is not null
                          and yamlsched.failing_run(d.id) is null
                          and yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))))
@@ -2492,8 +2493,7 @@ begin
               from (select) one
               left join yamlsched.job_definitions d on d.id = n.definition_id offset 0) s)
     from yamlsched.notify_targets t
-    where n.namespace = of_namespace and (t.namespace, t.name) = (n.namespace, n.target)
-      and (n.ended_at is null or n.told <> '{}');
+    where n.namespace = of_namespace and (t.namespace, t.name) = (n.namespace, n.target);
     -- For a target without the event the trouble ends when it would be sent.
     update yamlsched.notifications n set told = '{}', due_at = null
     from yamlsched.notify_targets t

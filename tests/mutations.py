@@ -279,6 +279,7 @@ EQUIVALENT = {
     "sweep: m.free > 0": "redundant: `offer` asks again; this one spares waiting for full gates",
     "offer: m.free > 0": "redundant: without room no run is offered, and the sweep passes gates with room",
     "block_closed: r.id > past": "redundant: what is blocked does not match again; this one spares reading it",
+    "settle_notes: n.found_since is not null": "redundant: spares writing what is null already",
     "settle_notes: for update": "a race: sessions that lock the same rows in another order would wait for each other",
     "d.notify <> '{}'": "redundant: without names no target is joined; this one saves work",
     **{

@@ -121,6 +121,24 @@ def test_a_job_that_recovers_twice_within_an_hour_has_to_be_well_for_an_hour_bef
     assert story.send(after=DAY) == []
 
 
+def test_a_recovery_that_waits_is_sent_although_its_run_was_pruned_meanwhile(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    # given a job that has recovered for the second time within an hour
+    for nth in range(2):
+        story.die(job, SLOT + 2 * nth * MINUTE)
+        assert len(story.send(after=2 * MINUTE)) == 1
+        success = story.succeed(job, SLOT + (2 * nth + 1) * MINUTE)
+        assert len(story.send(after=2 * MINUTE)) == (1 if nth == 0 else 0)
+
+    # when its successes are kept for less than that
+    db.execute("delete from yamlsched.job_runs where id = %s", [success])
+
+    assert story.send(after=HOUR - MINUTE) == []
+    assert story.send(after=MINUTE) == [("ops", "[default] backup has recovered")]
+    assert story.send(after=2 * MINUTE) == []
+
+
 def test_a_job_that_dies_and_recovers_each_ten_minutes_sends_only_what_the_pauses_allow(
     story: Story, job: int
 ) -> None:
@@ -175,6 +193,20 @@ def test_a_target_without_the_event_recovered_starts_over_when_the_job_recovers(
     assert story.send() == []
 
 
+def test_a_recovery_is_told_although_another_target_has_no_such_event(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    story.target("deaths", ["dead"])
+    story.target()
+    job = a_job(db, "backup", notify=["deaths", "ops"])
+    story.die(job, SLOT)
+    assert len(story.send()) == 2
+
+    story.succeed(job, SLOT)
+
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+
+
 def test_a_target_that_is_sent_no_deaths_gets_no_recovery_while_the_latest_run_is_dead(
     story: Story, db: psycopg.Connection[Any]
 ) -> None:
@@ -217,6 +249,18 @@ def test_enqueued_runs_do_not_recover_and_their_deaths_count_for_a_day(
     told = [title for _ in range(50) for _, title in story.send(after=HOUR)]
     assert told == ["[default] backup: is still dead"] * 3  # after 2, 4 and 8 hours
     assert story.row("backup") is None
+
+
+def test_a_success_of_a_slot_is_no_recovery_from_the_death_of_an_enqueued_run(
+    story: Story, job: int
+) -> None:
+    story.die(job, None)
+    assert len(story.send()) == 1
+
+    story.succeed(job, SLOT)
+
+    assert story.send(after=2 * MINUTE) == []
+    assert story.send(after=HOUR) == [("ops", "[default] backup: is still dead")]
 
 
 def test_a_job_is_still_dead_until_a_run_of_a_later_slot_begins_or_ends_after_the_death(
@@ -337,6 +381,17 @@ def test_a_job_that_is_late_is_told_once_and_recovers_when_its_run_succeeds(
         [run],
     )
     assert story.send() == [("ops", "[default] backup has recovered")]
+
+
+def test_a_run_that_waits_is_late_although_a_later_slot_has_succeeded(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    a_late_run(db, job, 20)
+    story.succeed(job, SLOT + DAY)
+
+    [(_, title)] = story.send()
+
+    assert title.startswith("[default] backup: is late since ")
 
 
 def test_the_death_of_a_job_that_was_late_is_told_at_once(

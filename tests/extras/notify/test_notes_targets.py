@@ -32,8 +32,12 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
 ) -> None:
     # given another namespace with the same names, in which a run died, one is late, and there is a problem
     db.execute(A_TARGET_OF_ANOTHER_NAMESPACE.encode())
-    for name in ("backup", "late"):
-        of_other = a_job(db, name, namespace="other", notify=["ops"])
+    db.execute(
+        "insert into yamlsched.notify_targets (namespace, name, url_env, events)"
+        " values ('other', 'no-recoveries', 'A_URL', '{dead}')"
+    )
+    for name, targets in (("backup", ["no-recoveries", "ops"]), ("late", ["ops"])):
+        of_other = a_job(db, name, namespace="other", notify=targets)
         if name == "backup":
             dead = a_run(db, of_other, "dead", scheduled_for=SLOT)
             db.execute("select yamlsched.note_runs(%s, %s, clock_timestamp())", ["other", [dead]])
@@ -45,7 +49,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
     db.execute(at_one_instant)
     db.execute("update yamlsched.notifications set ended_at = since where subject = 'backup'")
     before = rows_of(db, "other")
-    assert [row["subject"] for row in before[0]] == ["backup", "file:", "late"]
+    assert [row["subject"] for row in before[0]] == ["backup", "backup", "file:", "late"]
 
     # when this one is settled, sends, tells of a recovery, and has a problem that ends
     assert notes.settle(db, "default") == [None]
