@@ -280,6 +280,10 @@ EQUIVALENT = {
     "offer: m.free > 0": "redundant: without room no run is offered, and the sweep passes gates with room",
     "block_closed: r.id > past": "redundant: what is blocked does not match again; this one spares reading it",
     "settle_notes: n.found_since is not null": "redundant: spares writing what is null already",
+    "settle_notes: n.slot is not null": "redundant: no slot is not after null; this one spares reading the runs",
+    "schema.sql note: (n.subject in (select s ->> 'subject' from jsonb_array_elements(subjects) s))"
+    " is true\n": "more notes are locked than are changed",
+    "schema.sql note: for update": "a race, as in settle_notes",
     "settle_notes: for update": "a race: sessions that lock the same rows in another order would wait for each other",
     "d.notify <> '{}'": "redundant: without names no target is joined; this one saves work",
     **{

@@ -121,6 +121,24 @@ def test_a_job_that_recovers_twice_within_an_hour_has_to_be_well_for_an_hour_bef
     assert story.send(after=DAY) == []
 
 
+def test_trouble_of_another_job_lets_none_start_over(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.die(job, SLOT)
+    story.send()
+    story.succeed(job, SLOT + MINUTE)
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+
+    story.die(a_job(db, "other", notify=["ops"]), SLOT)
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] other: 1 run died")]
+
+    # it still recovers for the second time within an hour
+    story.die(job, SLOT + 2 * MINUTE)
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
+    story.succeed(job, SLOT + 3 * MINUTE)
+    assert story.send(after=2 * MINUTE) == []
+
+
 def test_a_recovery_that_waits_is_sent_although_its_run_was_pruned_meanwhile(
     story: Story, job: int, db: psycopg.Connection[Any]
 ) -> None:
