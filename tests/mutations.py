@@ -220,6 +220,7 @@ EQUIVALENT = {
         f"schema.sql queue_levels: {part}": "a queue without entries is looked at"
         for part in ("r.namespace", "r.blocked_on", "r.finished_at")
     },
+    "report.sql skipped: g.recorded_at >= %(since)s": "spares reading gaps of which no slot is within the span",
     "report.sql ended: (%(of)s": "spares reading the jobs of which all was read before",
     "queue_levels: f.name is not null #2": "a queue without a name has no entries",
     "waited_for: r.blocked_on > 'b'": "what follows jobs looks again each second, and waits again",
@@ -280,7 +281,7 @@ EQUIVALENT = {
     "offer: m.free > 0": "redundant: without room no run is offered, and the sweep passes gates with room",
     "block_closed: r.id > past": "redundant: what is blocked does not match again; this one spares reading it",
     "settle_notes: n.found_since is not null": "redundant: spares writing what is null already",
-    "settle_notes: n.slot is not null": "redundant: no slot is not after null; this one spares reading the runs",
+    "settle_notes: n.slot is not null": "redundant: without a slot none has succeeded; this one spares reading the runs",
     "schema.sql note: (n.subject in (select s ->> 'subject' from jsonb_array_elements(subjects) s))"
     " is true\n": "more notes are locked than are changed",
     "schema.sql note: for update": "a race, as in settle_notes",

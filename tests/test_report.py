@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from support.command_line import Cli, command_line
 from support.documents import HOSTILE, Page, assert_harmless
 from support.rows import a_job, a_long_history, a_place, a_run, rows_read
-from yamlsched.ask import report
+from yamlsched.ask import gaps, report
 from yamlsched.ask.report import Report
 from yamlsched.db.query import load
 
@@ -191,6 +191,29 @@ def test_slots_that_were_recorded_within_the_span_count_however_old_they_are(
     assert (
         "yamlsched backfill old --from 2026-01-10T20:00Z --to 2026-01-11T20:00Z" in cli(*NIGHT).out
     )
+
+
+def test_gaps_after_the_span_take_the_place_of_none_within_it(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gaps, "MAX_GAPS_OF_JOB", 1)
+    hourly = a_job(db, "hourly", schedule="0 * * * *")
+    a_gap(db, hourly, START, START + HOUR, 2, "late")
+    a_gap(db, hourly, END, END + HOUR, 2, "late")
+    old = a_job(db, "old", schedule="0 * * * *")
+    for last, recorded in ((START - 48 * HOUR, START), (START - 24 * HOUR, END)):
+        a_gap(db, old, last - HOUR, last, 2, "late")
+        db.execute(
+            "update yamlsched.skipped_slots set recorded_at = %s where last_slot = %s",
+            [recorded, last],
+        )
+
+    found = night(db).skipped
+
+    assert {(one.job_type, one.last_at) for one in found} == {
+        ("hourly", START + HOUR),
+        ("old", START - 48 * HOUR),
+    }
 
 
 def test_slots_of_a_gap_that_extends_beyond_the_span_count_only_within_it(db: Db) -> None:
