@@ -11,14 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
 from support.otlp import Collector, collector
 from support.project import Project, a_project, until
-from support.rows import a_job, value
 from yamlsched.extras import otel as tracing
 from yamlsched.extras.otel import spans
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
@@ -491,32 +488,6 @@ def test_a_program_gets_the_context_that_its_run_keeps_although_its_worker_is_no
     assert "TRACESTATE=vendor=a b,other=c\n" in seen
     assert "TRACEPARENT" not in (project.folder / f"seen-{invalid}").read_text()
     assert (project.row(kept).trace_context, project.row(invalid).trace_context) == (context, None)
-
-
-def test_a_trace_context_that_is_not_one_is_ignored(db: psycopg.Connection[Any]) -> None:
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    kept = (parent, parent + " " + "a" * 544)
-    ignored = (
-        parent.upper(),
-        parent[:-1],
-        f"{parent} a=\n",
-        f"{parent}\n",
-        f"{parent} {'a' * 545}",
-        f"{parent} \u00e4",
-        "",
-        None,
-    )
-
-    a_job(db)
-
-    def found(context: str | None) -> str | None:
-        run: Any = db.execute(
-            "select run_id from yamlsched.enqueue('purge', trace_context => %s)", [context]
-        ).fetchone()
-        statement = "select trace_context from yamlsched.job_runs where id = %s"
-        return value(db, statement, run.run_id)  # type: ignore[no-any-return]
-
-    assert [found(context) for context in (*kept, *ignored)] == [*kept, *[None] * len(ignored)]
 
 
 def test_invoke_sends_a_span(project: Project, receiver: Collector) -> None:

@@ -26,7 +26,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 import yamlsched
 from support.database import while_waiting
-from support.rows import a_job
+from support.rows import a_job, value
 from support.schedules import LATER
 from yamlsched import Refused, durations
 from yamlsched.db.query import load
@@ -873,6 +873,32 @@ def test_an_enqueuer_needs_no_privileges_on_tables_and_other_roles_cannot_enqueu
             admin.execute("reset role")
             admin.execute(f"drop owned by {role}".encode())
             admin.execute(f"drop role {role}".encode())
+
+
+def test_a_trace_context_that_is_not_one_is_ignored(db: psycopg.Connection[Any]) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    kept = (parent, parent + " " + "a" * 544)
+    ignored = (
+        parent.upper(),
+        parent[:-1],
+        f"{parent} a=\n",
+        f"{parent}\n",
+        f"{parent} {'a' * 545}",
+        f"{parent} \u00e4",
+        "",
+        None,
+    )
+
+    a_job(db)
+
+    def found(context: str | None) -> str | None:
+        run: Any = db.execute(
+            "select run_id from yamlsched.enqueue('purge', trace_context => %s)", [context]
+        ).fetchone()
+        statement = "select trace_context from yamlsched.job_runs where id = %s"
+        return value(db, statement, run.run_id)  # type: ignore[no-any-return]
+
+    assert [found(context) for context in (*kept, *ignored)] == [*kept, *[None] * len(ignored)]
 
 
 def test_a_later_change_of_the_payload_by_the_caller_does_not_affect_the_run(db, job):
