@@ -117,6 +117,16 @@ def test_containers_with_new_names_confirm_a_retired_job_for_each_other(db: Db) 
     assert (first.verdict, second.verdict) == (Verdict.UNCONFIRMED, Verdict.APPLY)
 
 
+def test_a_place_that_ticks_no_more_confirms_no_retired_job(db: Db) -> None:
+    tick(db, a_file("web-1", x=OLD_JOB, y=OLD_JOB), NOON)
+    assert tick(db, OLD_2, NOON + MINUTE).verdict is Verdict.UNCONFIRMED
+
+    result = tick(db, OLD_1, NOON + 3 * HOUR)
+
+    assert result.verdict is Verdict.UNCONFIRMED
+    assert definition(db, "y").retired_at is None
+
+
 def test_sync_by_hand_retires_a_job_at_once(db: Db) -> None:
     tick(db, a_file(x=OLD_JOB, y=OLD_JOB), NOON)
 
@@ -377,6 +387,15 @@ def test_hourly_containers_count_until_the_next_one(db: Db) -> None:
     assert in_use(db) == "new"
 
 
+def test_a_new_name_counts_as_long_as_the_ticks_of_its_own_path_are_apart(db: Db) -> None:
+    tick(db, pod(0, OLD_JOB), NOON)
+    tick(db, a_file("web-1", path="/other/schedules.yaml", x=OLD_JOB), NOON + 59 * MINUTE)
+
+    tick(db, pod(60, OLD_JOB), NOON + HOUR)
+
+    assert place(db, "pod-60").expected_until == NOON + 3 * HOUR
+
+
 def test_names_that_ticked_once_are_forgotten_after_two_hours_and_others_after_a_week(
     db: Db,
 ) -> None:
@@ -462,6 +481,20 @@ def test_a_new_place_whose_first_file_is_invalid_is_shown_and_has_no_file(db: Db
     tick(db, a_bad_file("web-9", path="/new/schedules.yaml"), NOON + MINUTE)
 
     assert (place(db, "web-9").hash, len(place(db, "web-9").errors)) == (None, 1)
+
+
+def test_a_new_place_with_an_invalid_file_has_none_of_its_host_and_none_that_was_superseded(
+    db: Db,
+) -> None:
+    tick(db, a_file("web-1", path="/old/schedules.yaml", x=OLD_JOB), NOON)
+    tick(db, NEW_2, NOON + MINUTE)
+    assert in_use(db) == "new"
+
+    tick(db, a_bad_file("web-2", path="/new/schedules.yaml"), NOON + 2 * MINUTE)
+    tick(db, a_bad_file("web-9", path="/old/schedules.yaml"), NOON + 2 * MINUTE)
+
+    refused = "select host, hash from yamlsched.hosts where refused_at is not null order by host"
+    assert [tuple(row) for row in db.execute(refused)] == [("web-2", None), ("web-9", None)]
 
 
 def test_an_unreadable_file_whose_path_is_that_of_several_namespaces_belongs_to_none(
