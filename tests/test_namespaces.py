@@ -114,6 +114,24 @@ def test_an_option_that_is_lost_is_refused_for_as_long_as_the_place_ticks(
     assert namespaces(db) == sorted({other or "default", "web1"})
 
 
+def test_another_file_of_the_host_may_have_its_own_namespace(db: Db) -> None:
+    tick(db, on("web1", "web1"))
+
+    assert tick(db, on("web1", path="/other/schedules.yaml"), 1).verdict is Verdict.APPLY
+
+
+def test_a_tick_that_is_refused_lets_its_own_place_count_and_no_other(db: Db) -> None:
+    tick(db, on("web1"))
+    for host, path in (("web1", "/app"), ("web1", "/other"), ("web2", "/app")):
+        tick(db, on(host, "web1", path=f"{path}/schedules.yaml"))
+
+    assert tick(db, on("web1", "web2"), 4).verdict is Verdict.OTHER_NAMESPACE
+
+    counts = "select host, path, namespace from yamlsched.hosts where expected_until > %s"
+    found = db.execute(counts, [NOON + 5 * MINUTE]).fetchall()
+    assert [tuple(row) for row in found] == [("web1", "/app/schedules.yaml", "web1")]
+
+
 def test_a_place_whose_namespace_was_the_files_may_get_an_option(db: Db) -> None:
     tick(db, on("web1"))
 
