@@ -227,6 +227,17 @@ def test_sync_by_hand_of_an_invalid_file_moves_nothing(db: Db) -> None:
     assert tick(db, on("web1"), 2).may_claim
 
 
+def test_sync_by_hand_of_an_invalid_file_does_not_move_a_place_from_an_option_to_another(
+    db: Db,
+) -> None:
+    tick(db, on("web1", "web1"))
+
+    by_hand(db, replace(a_bad_file("web1"), namespace_override="web2"), 1)
+
+    assert tick(db, on("web1", "web2"), 2).verdict is Verdict.OTHER_NAMESPACE
+    assert tick(db, on("web1", "web1"), 3).may_claim
+
+
 def test_sync_by_hand_without_the_option_does_not_move_a_place(db: Db) -> None:
     tick(db, on("web1", "web1"))
     tick(db, on("else"))
