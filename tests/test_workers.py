@@ -337,3 +337,17 @@ def test_a_loop_leaves_the_row_of_a_queue_that_it_no_longer_serves(project: Proj
 
     until(lambda: ended() == {"default": False, "gpu": True})
     end(worker)
+
+
+def test_a_loop_that_is_told_to_reload_before_it_works_reloads(project: Project) -> None:
+    project.sync(nap={})
+    early = (
+        "import os, signal; from yamlsched.service import loop; create = loop.create_worker\n"
+        "def late(*values): os.kill(os.getpid(), signal.SIGHUP); return create(*values)\n"
+        "loop.create_worker = late"
+    )
+    worker = project.start("work", "--loop", before=early)
+
+    until(lambda: "worker.reloading" in worker.text or not worker.is_alive)
+    assert worker.is_alive
+    end(worker)

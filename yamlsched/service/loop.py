@@ -45,6 +45,7 @@ from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.sync.flow import account_for_due_slots
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import wait
+from yamlsched.worker.forking import accept_signals
 from yamlsched.worker.sessions import run_in_helper
 from yamlsched.worker.worker import Worker
 
@@ -75,8 +76,11 @@ def loop(
             return result
         namespace, has_end = str(synced.namespace), options.max_time is not None
         claims = claimable(connection, schedule, synced, has_end)
+        # until there is a handler: it would end the process
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         registration = register(connection, namespace, claims, schedule, options)
         if registration is None:
+            accept_signals()
             return result
         worker = create_worker(
             connection, dsn, namespace, claims, schedule, options, True, registration

@@ -239,7 +239,6 @@ class Worker:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.add_signal_handler(number, self.stop)
             loop.add_signal_handler(signal.SIGCHLD, self.queues.check)
-            accept_signals()
             parts = (
                 claim_continually(self),
                 self.outcomes.write(),
@@ -250,6 +249,7 @@ class Worker:
             tasks = [asyncio.create_task(part) for part in parts]
             for task in tasks:
                 task.add_done_callback(self._on_task_done)
+            loop.call_soon(accept_signals)  # when a companion has set its own handler
             try:
                 while not self._is_finished():
                     for event in await self.events.wait():
