@@ -1,3 +1,3 @@
-"""The worker: claims due runs, submits them to an executor, renews leases, writes outcomes. Start
+"""The worker: claims due runs, hands them to child processes, renews leases, writes outcomes. Start
 with worker.py.
 """

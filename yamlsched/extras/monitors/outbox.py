@@ -87,7 +87,7 @@ class Outbox:
         self.has_news = asyncio.Event()
 
     def note_start(self, run: ClaimedRun) -> None:
-        """An attempt of ``run`` has been handed to its executor."""
+        """An attempt of ``run`` has been handed to a child process."""
         if (state := self._state(run)) is not None:
             state.has_started = True
         self._check_in(run, "in_progress")

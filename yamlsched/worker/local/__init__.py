@@ -1,1 +1,1 @@
-"""The pool of forked child processes, the default executor."""
+"""The pool of forked child processes, in which handlers and commands are executed."""
