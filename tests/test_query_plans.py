@@ -169,7 +169,7 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
     connection, _ = million
     now = connection.execute("select clock_timestamp() as now").fetchone().now
     given = {"namespace": "default", "limit": 50_000}
-    given |= {"definitions": None, "only_dead": False, "of": None}
+    given |= {"definitions": None, "only_dead": False, "of": None, "by_hour": False}
 
     for hours, of_job in ((24, 10), (24, 100)):
         span = {**given, "since": now - timedelta(hours=hours), "until": now, "of_job": of_job}
