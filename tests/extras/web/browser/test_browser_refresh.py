@@ -319,7 +319,7 @@ def test_a_page_that_was_opened_while_the_database_is_down_tries_again_until_it_
         db.execute("alter schema gone rename to yamlsched")
     tab.clock.run_for(PERIOD_MS)
     wait_for_text(tab, "nightly_backup")
-    assert tab.locator("#error").count() == 0
+    assert tab.locator("#unavailable").count() == 0
 
 
 def test_an_error_of_the_server_is_named_and_what_was_shown_stays(

@@ -85,7 +85,7 @@
   });
 
   // A page that says that the database is down asks again until it has something else to show.
-  const isDown = document.getElementById("error") !== null;
+  const isDown = document.getElementById("unavailable") !== null;
   const PERIOD_SECONDS = 10;
   const MAX_PERIOD_SECONDS = 120;
   const main = document.getElementById("main");
