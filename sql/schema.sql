@@ -668,7 +668,8 @@ as $$
                 job_type)
         -- before its text, which may be thousands of times as long
         when exists (
-            select from jsonb_path_query(payload, 'strict $.** ? (@.type() == "number")') n,
+            select from jsonb_array_elements(jsonb_path_query_array(payload,
+                            'strict $.** ? (@.type() == "number")')) n,
                         abs(n::numeric) v
             where v >= 1e3000 or scale(v) > 3000) then
             format('payload of job "%s" has a number of over 3,000 digits: pass a string', job_type)

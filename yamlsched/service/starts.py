@@ -156,7 +156,6 @@ class Starter:
             if self.is_stopping and not self.commands:
                 return self._count
             self.wait(INTERVAL_SECONDS)
-            self._decides = not self.is_stopping
             for command in [command for command in self.commands if command.done()]:
                 if error := command.result():
                     _note_failure(connection, namespace, *self.commands[command], error)
@@ -169,6 +168,7 @@ class Starter:
             wait_for(self.commands, return_when=FIRST_COMPLETED)
         else:
             self.is_stopping = bool(select.select([self._stop], [], [], seconds)[0])
+        self._decides = not self.is_stopping
 
 
 def _request(connection: Connection, namespace: str, start: QueueStart) -> Sequence[str]:

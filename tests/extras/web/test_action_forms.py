@@ -319,6 +319,12 @@ def test_a_span_with_exactly_the_most_slots_is_accepted(
     assert "4 slots, more than 3" in review(page, "backfill", {**given, "last": "2020-01-04"}).text
 
 
+def test_a_backfill_of_an_unknown_job_says_so(page: TestClient) -> None:
+    assert page.get("/actions/backfill?job=nope").status_code == 200
+    answer = review(page, "backfill", {"job": "nope", "first": "3d"})
+    assert "nope" in words(answer)
+
+
 def test_the_counting_of_a_backfill_needs_only_the_role_of_readers(
     visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
 ) -> None:

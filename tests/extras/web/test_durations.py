@@ -68,6 +68,12 @@ def test_the_bars_of_all_jobs_have_one_scale(page: TestClient, db: Any) -> None:
     assert '<rect y="4" width="100.0%" height="12" class="usual"/>' in page.get("/durations").text
 
 
+def test_jobs_that_all_take_days_have_a_scale(page: TestClient, db: Any) -> None:
+    runs(db, a_job(db), 5 * 86_400)
+
+    assert "purge 5d 5d 5d 5d" in words(page.get("/durations").text)
+
+
 def test_failed_runs_and_runs_of_other_weeks_do_not_count(page: TestClient, db: Any) -> None:
     job = a_job(db)
     runs(db, job, 5)

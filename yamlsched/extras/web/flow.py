@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -286,7 +286,9 @@ def job_field(visit: Visit, values: Given) -> Field:
 def timezone_of(visit: Visit, action: Action, values: Given) -> str:
     """Return the time zone of times without an offset; "" while that of the job is not known."""
     if "job" in action.required:
-        return job_of(visit, values).timezone if values["job"] else ""
+        with suppress(Invalid):  # the form says so
+            return job_of(visit, values).timezone if values["job"] else ""
+        return ""
     jobs = [values["job"]] if values["job"] else []
     return history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
 

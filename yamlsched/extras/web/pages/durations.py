@@ -97,7 +97,7 @@ def scale(rows: Collection[Durations]) -> list[timedelta]:
     """
     least = min((row.usual for row in rows), default=TICKS[0])
     most = max((row.longest for row in rows), default=TICKS[-1])
-    first = max(sum(tick < least for tick in TICKS) - 1, 0)
+    first = min(max(sum(tick < least for tick in TICKS) - 1, 0), len(TICKS) - 2)
     return TICKS[first : max(sum(tick < most for tick in TICKS), first + 1) + 1]
 
 

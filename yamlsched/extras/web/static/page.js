@@ -176,7 +176,7 @@
         failures += 1;
         show("signed out", true);
       } else if (answer.status === 304 || answer.ok) {
-        if (isDown) return location.replace(location.href);
+        if (isDown) return location.reload();
         const html = answer.ok ? await answer.text() : "";
         if (isBusy()) return schedule();
         if (html) apply(html);
