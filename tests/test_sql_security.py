@@ -17,6 +17,7 @@ from yamlsched import Refused
 from yamlsched.db import migrations
 from yamlsched.db.query import sql_folder
 from yamlsched.extras.web.ask import audit
+from yamlsched.worker import sessions
 from yamlsched.worker.sessions import WAKE_INTERVAL_SECONDS, Database, WorkerSession
 
 Db = psycopg.Connection[Any]
@@ -153,3 +154,25 @@ def test_a_flood_of_notifications_is_read_at_once_and_then_in_intervals(db: Db, 
         return reads
 
     assert 1 <= len(asyncio.run(flood())) <= 11
+
+
+def test_after_a_notification_that_led_to_runs_the_next_one_is_read_at_once(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given an interval that no test waits for
+    monkeypatch.setattr(sessions, "WAKE_INTERVAL_SECONDS", 3600.0)
+
+    async def two() -> int:
+        reads = asyncio.Queue[bool]()
+        session = WorkerSession(Database(dsn), {}, lambda: reads.put_nowait(True))
+        await session.open()
+        for _ in range(2):
+            session.watch()
+            db.execute("notify yamlsched, 'any'")
+            assert await asyncio.wait_for(reads.get(), 60)
+            session.unwatch()
+            session.note_runs()
+        await session.drop()
+        return reads.qsize()
+
+    assert asyncio.run(two()) == 0

@@ -101,6 +101,7 @@ async def _claim(worker: Worker, claims: Claims, limit: int) -> None:
     if runs and not await worker.sessions.open():
         claims.lose(runs)
     elif runs:
+        worker.sessions.claim.note_runs()
         worker.report.note_claimed(runs)
         worker.claimed_count += len(runs)
         worker.payload_chars = max(len(run.payload) for run in runs)

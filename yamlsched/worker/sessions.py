@@ -265,13 +265,17 @@ class WorkerSession:
         return True
 
     def watch(self) -> None:
-        """Receive notifications while the session has nothing to do: at once, and then once in each
-        interval, because any login of the database can send them.
+        """Receive notifications while the session has nothing to do: at once if the last one led to
+        runs, else once in each interval, because any login of the database can send them.
         """
         if self.is_open and self._connection is not None and self._watched is None:
             loop, self._watched = asyncio.get_running_loop(), self._connection.fileno()
             at = self._received_at + WAKE_INTERVAL_SECONDS
             self._watch = loop.call_at(at, loop.add_reader, self._watched, self._receive)
+
+    def note_runs(self) -> None:
+        """Note that there were runs to claim."""
+        self._received_at = -WAKE_INTERVAL_SECONDS
 
     def unwatch(self) -> None:
         """End ``watch``; each use of the session does."""
