@@ -333,8 +333,9 @@ def test_the_remedy_of_a_missing_variable_names_where_it_has_to_be_set(db: Db, c
 
     assert "the variable IS_WEB2 is not set, on web-1:/srv/schedules.yaml since" in problem["what"]
     assert problem["remedy"] == (
-        "set it on a host that is to run it, in the environment of yamlsched tick or work:"
-        " its crontab, systemd unit or container"
+        "on a host that is to run it, install what is missing, or set the variable in the"
+        " crontab, systemd unit or container of yamlsched tick or work; or correct"
+        " schedules.yaml"
     )
 
 

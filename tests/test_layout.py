@@ -48,7 +48,7 @@ CAPS = {
     "longest statement": 60,
     "templates, script and style": 2_200,
 }
-"""What each part may have at most: nobody raises it, and who needs room removes something."""
+"""The most that each part may have. Never raise a cap: remove something instead."""
 
 SMALL = {
     "act/audit.py": "the trail of what operators do, for all actions",

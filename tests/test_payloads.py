@@ -169,6 +169,7 @@ def test_a_payload_is_read_from_regular_files_of_limited_size_only(
     convert = Payload().convert
 
     assert convert(f"@{file}", None, None) == {"week": 3}
+    assert convert(f'{{"n": -{"1" * 3_000}}}', None, None) == {"n": -int("1" * 3_000)}
     for path, says in (
         ("/dev/zero", "is not a regular file"),
         (pipe, "is not a regular file"),

@@ -37,7 +37,11 @@ def parse(text: str) -> dict[str, Any]:
         raise ValueError(f"{name} is not a valid JSON value: write null, or a string")
 
     def integer(digits: str) -> int:
-        return int(digits) if len(digits) <= MAX_DIGITS else refuse("a number of over 3,000 digits")
+        return (
+            int(digits)
+            if len(digits.lstrip("-")) <= MAX_DIGITS
+            else refuse("a number of over 3,000 digits")
+        )
 
     try:
         value = json.loads(text, parse_constant=refuse, parse_int=integer)

@@ -136,12 +136,11 @@ def _cannot_start(health: Health) -> Iterator[Problem]:
     for name, entries in sorted(by_job.items()):
         entry = entries[0]
         places = join_first([each.place for each in entries], MAX_NAMES)
-        remedy = "install what is missing on a host that is to run it, or correct schedules.yaml"
-        if entry.reason.startswith("the variable"):
-            remedy = (
-                "set it on a host that is to run it, in the environment of yamlsched tick or work:"
-                " its crontab, systemd unit or container"
-            )
+        remedy = (
+            "on a host that is to run it, install what is missing, or set the variable in the"
+            " crontab, systemd unit or container of yamlsched tick or work; or correct"
+            " schedules.yaml"
+        )
         since = rfc3339(entry.since, "seconds")
         what = f"no host can start job {name}: {entry.reason}, on {places} since {since}"
         if able := entry.able_but_down(health.now):

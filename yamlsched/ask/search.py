@@ -22,8 +22,8 @@ from yamlsched.db.query import execute, fetch_column
 PAGE_RUNS = 5_000
 """Runs that one statement selects for an action."""
 FEW_RUNS = 30_000
-"""So many ids an index may find: their runs are read in parts, the first of this size."""
-FIRST_IDS = 500
+"""The most ids that an index search returns. Their runs are read in parts."""
+FIRST_IDS = 500  # in the first part
 MAX_SEARCHED_IDS = 150_000
 """So many ids the web page searches before it offers to continue."""
 MAX_LISTED_IDS = 500_000

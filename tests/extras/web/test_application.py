@@ -50,6 +50,7 @@ def test_a_database_that_cannot_be_reached_is_reported_without_the_password(visi
     assert 'href="/nights"' in answer.text
     assert 'action="/find"' in answer.text
     assert '<div id="unavailable" data-refresh>' in answer.text
+    assert "This page tries again every 10 seconds." in answer.text
     assert answer.headers["Retry-After"] == "10"
     assert "hunter2" not in answer.text
 

@@ -71,7 +71,6 @@ AFTERWARDS = (
     "No job starts until it is back; then hosts catch up. Start it if it has stopped. yamlsched"
     " doctor checks the connection of a host."
 )
-TRIES_AGAIN = "This page tries again every 10 seconds and needs no restart."
 RETRY = {"Retry-After": "10"}
 REPORT_SECONDS = 10.0
 NO_PAGE = "There is no such page."
@@ -177,10 +176,10 @@ class Application:
         except (psycopg.Error, EnvironmentFailed) as error:
             why = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             self._report(request, why)
-            what, remedy = render.sentence(why), TRIES_AGAIN
+            what, remedy = render.sentence(why), ""
             is_down = isinstance(error, psycopg.OperationalError | EnvironmentFailed)
             if is_down and not isinstance(error, WrongTables):
-                what, remedy = IS_DOWN, f"{what} {AFTERWARDS} {TRIES_AGAIN}"
+                what, remedy = IS_DOWN, f"{what} {AFTERWARDS}"
             return self._error(
                 request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, remedy, RETRY)
             )

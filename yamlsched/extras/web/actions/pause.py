@@ -97,7 +97,7 @@ def review(visit: Visit, values: Given) -> Review:
 
 def _slot_line(job: Definition, expected: PauseOutlook, until: datetime | None) -> str:
     if job.schedule is None:
-        return "It has no cron. Runs that are enqueued meanwhile wait until the pause ends."
+        return "It has no cron. Runs that you enqueue wait until the pause ends."
     if until is None:
         return "Its slots are recorded as skipped, and not run."
     if not expected.slots:

@@ -236,7 +236,7 @@ def _piled(outlook: Forecast) -> set[int]:
 
 def _runs(days: Sequence[Sequence[Cell]], outlook: Forecast) -> list[tuple[int, str, str]]:
     """Return how many runs start on each day, a mark if these are far more or fewer than usual, and
-    both in words. A day that has begun is not compared.
+    both in words. The current day is not compared.
     """
     numbers = [
         sum(outlook.jobs_by_minute[cells[0].hour.start : cells[-1].hour.end]) for cells in days
