@@ -22,12 +22,11 @@ from support.forms import SAME_ORIGIN, confirm, hidden, review
 from support.project import until
 from support.rows import a_job, a_place, a_run
 from yamlsched.db import migrations
-from yamlsched.db.connection import connect_for_handler
 from yamlsched.db.query import sql_folder
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras import web
 from yamlsched.extras.web import pool
-from yamlsched.extras.web.pages import home, namespaces
+from yamlsched.extras.web.pages import PAGES, home, namespaces
 from yamlsched.extras.web.pool import READER_SETTINGS, Pool
 
 Visit = Callable[..., TestClient]
@@ -293,13 +292,17 @@ def test_a_page_survives_the_restart_of_the_server(visit: Visit, page_dsn: str) 
     assert page.get("/").status_code == 200
 
 
-def test_the_role_of_readers_suffices(visit: Visit, own_dsn: str) -> None:
-    with connect_for_handler(own_dsn) as db:
-        db.execute((sql_folder() / "roles.sql").read_bytes())
-    assert (
-        visit(make_conninfo(own_dsn, options="-c role=yamlsched_reader")).get("/").status_code
-        == 200
-    )
+def test_the_role_of_readers_suffices_for_each_page(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
+    db = db_of(own_dsn)
+    db.execute((sql_folder() / "roles.sql").read_bytes())
+    job = a_job(db, notify=["chat"])
+    run = a_run(db, job, "dead")
+    page = visit(make_conninfo(own_dsn, options="-c role=yamlsched_reader"))
+    paths = [each.path for each in PAGES if "{" not in each.path and each.path != "/find"]
+    for path in (*paths, "/jobs/purge", f"/runs/{run}", "/find?q=pur", "/why?job=purge"):
+        assert page.get(path).status_code == 200, path
 
     answer = visit(
         make_conninfo(own_dsn, options="-c role=yamlsched_enqueuer"), namespace="default"
