@@ -16,7 +16,7 @@ from support.engines import DASK, ROOT, Dask, free_ports
 from support.project import until
 from yamlsched.extras import embedded
 
-pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("ssh")]  # the engine that takes least
+pytestmark = pytest.mark.engines
 
 
 @pytest.fixture
