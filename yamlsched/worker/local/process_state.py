@@ -10,6 +10,7 @@ import _signal  # type: ignore[import-not-found]
 import contextlib
 import faulthandler
 import os
+import re
 import resource
 import signal
 import sys
@@ -20,18 +21,10 @@ MAX_PILED_UP = 100  # descriptors, or threads, more than before the first handle
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 NAMESPACES = ("ipc", "mnt", "net", "pid_for_children", "user", "uts")
-USER_FIELDS = (
-    b"Uid",
-    b"Gid",
-    b"Groups",
-    b"Cap",
-    b"NoNewPrivs",
-    b"Seccomp",
-    b"Cpus_allowed:",
-    b"Mems_allowed:",
+FIELDS = re.compile(
+    rb"^(?:Uid|Gid|Groups|SigIgn|Cap|NoNewPrivs|Seccomp|Cpus_allowed:|Mems_allowed:).*", re.M
 )
-SIGNAL_FIELDS = (b"SigIgn", b"SigCgt")
-"""How lines of /proc/self/status begin."""
+"""Lines of /proc/self/status."""
 MAX_STATUS_BYTES = 1 << 14
 
 
@@ -55,7 +48,7 @@ class ProcessState:
         # open from now on: reading is much faster than opening
         self._files = _open("status"), _open("oom_score_adj"), _open("ns")
         self._limits = {limit: resource.getrlimit(limit) for limit in LIMITS}
-        self._signals, self._threads, self._fixed = self._read()
+        self._threads, self._fixed = self._read()
         self._max_descriptor = _free_descriptor() + MAX_PILED_UP
 
     def restore(self) -> bool:
@@ -64,13 +57,13 @@ class ProcessState:
         """
         try:
             self._reset()
-            signals, threads, fixed = self._read()
+            threads, fixed = self._read()
             has_piled_up = not self._is_shared and (
                 _free_descriptor() > self._max_descriptor or threads > self._threads + MAX_PILED_UP
             )
         except (OSError, MemoryError, ValueError):
             return False  # by a limit, or because a descriptor or a directory is gone
-        return fixed == self._fixed and signals[:1] == self._signals[:1] and not has_piled_up
+        return fixed == self._fixed and not has_piled_up
 
     def _reset(self) -> None:
         for timer in TIMERS:
@@ -94,16 +87,14 @@ class ProcessState:
             if resource.getrlimit(limit) != values:
                 resource.setrlimit(limit, values)  # only root may raise a hard limit again
 
-    def _read(self) -> tuple[list[bytes], int, tuple[object, ...]]:
-        """Return which signals are ignored and which are handled; the number of threads; what
-        cannot be reset.
-        """
+    def _read(self) -> tuple[int, tuple[object, ...]]:
+        """Return the number of threads, and what cannot be reset."""
         status, oom_score, namespaces = self._files
-        lines = [] if status is None else os.pread(status, MAX_STATUS_BYTES, 0).splitlines()
-        threads = next((int(line[8:]) for line in lines if line.startswith(b"Threads:")), 1)
+        text = b"" if status is None else os.pread(status, MAX_STATUS_BYTES, 0)
+        threads = text.partition(b"\nThreads:")[2].partition(b"\n")[0]
         root = os.stat("/")
         fixed: tuple[object, ...] = (
-            [line for line in lines if line.startswith(USER_FIELDS)],
+            FIELDS.findall(text),
             (os.getpriority(os.PRIO_PROCESS, 0), os.getpgrp(), os.getsid(0)),
             (root.st_dev, root.st_ino),
             None if oom_score is None else os.pread(oom_score, 16, 0),
@@ -115,7 +106,7 @@ class ProcessState:
         )
         if sys.platform == "linux":
             fixed = (*fixed, os.sched_getscheduler(0))
-        return [line for line in lines if line.startswith(SIGNAL_FIELDS)], threads, fixed
+        return int(threads or 1), fixed
 
 
 def _open(name: str) -> int | None:
