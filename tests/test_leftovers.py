@@ -11,9 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -55,61 +55,80 @@ def observed(project: Project, run: int) -> dict[str, Any]:
     return row.result  # type: ignore[no-any-return]
 
 
-def observe_before_and_after(project: Project, kind: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the process of the handler that leaves ``kind``, and what a handler and a command see before and after."""
-    jobs = ["handler", "command", "leave", "handler", "leave", "command"]
-    runs = [project.enqueue(job, {"kind": kind} if job == "leave" else {})[0] for job in jobs]
+class Left(NamedTuple):
+    """The process of a handler that left something, and what the next handler and the next command see."""
+
+    process: int
+    handler: dict[str, Any]
+    command: dict[str, Any]
+
+
+def observe(project: Project, kinds: Iterable[str]) -> tuple[Left, dict[str, Left]]:
+    """Return what is seen before anything is left, and after each of ``kinds``, one after the other in one worker."""
+    first = [project.enqueue(job)[0] for job in ("handler", "command")]
+    runs = {
+        kind: [
+            project.enqueue(job, {"kind": kind} if job == "leave" else {})[0]
+            for job in ("leave", "command", "leave", "handler")
+        ]
+        for kind in kinds
+    }
 
     project.work("--concurrency", "1")
 
-    assert {project.row(run).attempts for run in runs} == {1}
-    left = project.row(runs[2])
-    assert left.status == "succeeded", left.last_error
-    return left.result, [
-        observed(project, run) for run, job in zip(runs, jobs, strict=True) if job != "leave"
-    ]
+    handler, command = (observed(project, run) for run in first)
+    seen = {}
+    for kind, (earlier, next_command, leave, next_handler) in runs.items():
+        for run in (earlier, leave):
+            assert project.row(run).status == "succeeded", (kind, project.row(run).last_error)
+        seen[kind] = Left(
+            project.row(leave).result,
+            observed(project, next_handler),
+            observed(project, next_command),
+        )
+    attempts = project.db.execute("select distinct attempts from yamlsched.job_runs").fetchall()
+    assert [row.attempts for row in attempts] == [1]
+    return Left(handler["pid"], handler, command), seen
 
 
-@pytest.mark.parametrize("kind", IS_RESET)
 def test_what_is_reset_after_a_handler_is_as_before_for_the_next_one_and_for_a_command(
-    project: Project, kind: str
+    project: Project,
 ) -> None:
-    process, (handler, command, next_handler, next_command) = observe_before_and_after(
-        project, kind
-    )
+    before, seen = observe(project, IS_RESET)
 
-    assert next_handler == handler
-    assert next_command == command
-    assert process == handler["pid"] != command["parent"]
+    for kind, left in seen.items():
+        assert (kind, left) == (kind, before)
+        assert left.process != left.command["parent"]
 
 
-@pytest.mark.parametrize("kind", ENDS_PROCESS)
 def test_what_cannot_be_reset_ends_the_process_and_is_as_before_for_the_next_handler_and_for_a_command(
-    project: Project, kind: str
+    project: Project,
 ) -> None:
-    process, (handler, command, next_handler, next_command) = observe_before_and_after(
-        project, kind
-    )
+    before, seen = observe(project, ENDS_PROCESS)
 
-    assert next_handler["state"] == handler["state"]
-    assert next_command == command
-    assert process != command["parent"]
+    for kind, left in seen.items():
+        assert (kind, left.handler["state"]) == (kind, before.handler["state"])
+        assert (kind, left.command) == (kind, before.command)
+        assert left.process != left.command["parent"]
 
 
-@pytest.mark.parametrize("kind", IS_KEPT)
 def test_state_of_python_is_kept_for_the_next_handler_and_hidden_from_a_command(
-    project: Project, kind: str
+    project: Project,
 ) -> None:
-    process, (handler, command, next_handler, next_command) = observe_before_and_after(
-        project, kind
-    )
+    before, seen = observe(project, IS_KEPT)
 
-    assert next_command == command
-    assert process == handler["pid"] == next_handler["pid"]
-    assert next_handler["state"] == handler["state"]
-    before, after = handler["python"]["kept"], next_handler["python"]["kept"]
-    assert before.pop(kind) != after.pop(kind)
-    assert before == after
+    for kind, left in seen.items():
+        assert (kind, left.command) == (kind, before.command)
+        assert left.process == before.process == left.handler["pid"]
+        assert (kind, left.handler["state"]) == (kind, before.handler["state"])
+        kept_before = before.handler["python"]["kept"]
+        changed = {
+            key
+            for key, value in left.handler["python"]["kept"].items()
+            if value != kept_before[key]
+        }
+        assert changed == {kind}
+        before = left  # it is kept for the handlers of the next kinds, too
 
 
 # -- the exit codes of commands
@@ -177,65 +196,62 @@ def plain_python(how: str) -> tuple[int, str]:
     return done.returncode, "".join(done.stderr.splitlines()[-1:])
 
 
-@pytest.mark.parametrize("function", ["fork", "fork_async"])
-@pytest.mark.parametrize("how", FORK_ENDS)
-def test_a_process_that_a_handler_forks_ends_as_in_plain_python(
-    project: Project, how: str, function: str
-) -> None:
-    code, last_line = plain_python(how)
-    job = {
-        "handler": f"support.leftovers.{function}",
-        "max_attempts": 1,
-        "output": {"keep": "always"},
+def test_a_process_that_a_handler_forks_ends_as_in_plain_python(project: Project) -> None:
+    project.sync(
+        **{
+            function: {
+                "handler": f"support.leftovers.{function}",
+                "max_attempts": 1,
+                "output": {"keep": "always"},
+            }
+            for function in ("fork", "fork_async")
+        }
+    )
+    runs = {
+        (how, function): project.enqueue(function, {"how": how})[0]
+        for how in FORK_ENDS
+        for function in ("fork", "fork_async")
     }
-    project.sync(fork=job)
-    [run] = project.enqueue("fork", {"how": how})
 
     project.work()
 
-    assert project.row(run).result == code
-    printed = "".join(output.output for output in project.outputs(run))
-    assert printed.splitlines()[-1:] == ([last_line] if last_line else [])
-    assert ("Traceback" in printed) is (how == "raises")
+    plain = {how: plain_python(how) for how in FORK_ENDS}
+    for (how, function), run in runs.items():
+        code, last_line = plain[how]
+        assert (how, function, project.row(run).result) == (how, function, code)
+        printed = "".join(output.output for output in project.outputs(run))
+        assert printed.splitlines()[-1:] == ([last_line] if last_line else [])
+        assert ("Traceback" in printed) is (how == "raises")
 
 
 TERMINATED = -signal.SIGTERM
+EXIT_CODES = {
+    "terminate_processes": [TERMINATED] * 20,
+    "terminate_processes_from_thread": [TERMINATED] * 20,
+    "terminate_pool": [TERMINATED] * 2,
+    "terminate_handled": [7] * 20,
+}
+CODES_OF_SIGNALS = {signal.SIGHUP: -signal.SIGHUP, signal.SIGINT: 1}
 
 
-@pytest.mark.parametrize(
-    ("function", "codes"),
-    [
-        ("terminate_processes", [TERMINATED] * 20),
-        ("terminate_processes_from_thread", [TERMINATED] * 20),
-        ("terminate_pool", [TERMINATED] * 2),
-        ("terminate_handled", [7] * 20),
-    ],
-)
-def test_sigterm_ends_a_process_that_a_handler_forks_unless_the_handler_handles_it(
-    project: Project, function: str, codes: object
+def test_a_signal_ends_a_process_that_a_handler_forks_as_in_plain_python_unless_the_handler_handles_it(
+    project: Project,
 ) -> None:
+    once = {"max_attempts": 1, "timeout": "60s", "lease": "1m"}
     project.sync(
-        fork={"handler": f"support.leftovers.{function}", "max_attempts": 1, "timeout": "20s"}
+        **{name: {"handler": f"support.leftovers.{name}", **once} for name in EXIT_CODES},
+        signal_process={"handler": "support.leftovers.signal_process", **once},
     )
-    [run] = project.enqueue("fork")
+    runs: dict[int, Any] = {
+        project.enqueue(name)[0]: codes for name, codes in EXIT_CODES.items()
+    } | {
+        project.enqueue("signal_process", {"number": int(number)})[0]: code
+        for number, code in CODES_OF_SIGNALS.items()
+    }
 
     project.work()
 
-    assert project.row(run).result == codes
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, -signal.SIGHUP), (signal.SIGINT, 1)])
-def test_other_signals_end_a_process_that_a_handler_forks_as_in_plain_python(
-    project: Project, number: int, code: int
-) -> None:
-    project.sync(
-        fork={"handler": "support.leftovers.signal_process", "max_attempts": 1, "timeout": "20s"}
-    )
-    [run] = project.enqueue("fork", {"number": int(number)})
-
-    project.work()
-
-    assert project.row(run).result == code
+    assert {run: project.row(run).result for run in runs} == runs
 
 
 def test_a_pool_of_a_handler_works_during_the_grace_period_and_ends_when_the_handler_is_stopped(
