@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shutil
@@ -224,19 +225,51 @@ def _tick(program: str, state: State, dsn: str, folder: Path) -> tuple[int, str,
     return done.returncode, ENDS.sub("_", done.stdout), ENDS.sub("_", done.stderr), rows
 
 
+HANDED_OVER = ("an unknown option", "no server", "a due slot", "a due slot, and included files")
+"""One state for each way to the command line: before the file is read, without a database, and with one."""
+
+
 @pytest.mark.story
-@pytest.mark.parametrize("name", STATES)
-def test_a_tick_does_what_the_command_line_does_and_is_idle_only_if_there_is_nothing_to_do(
+@pytest.mark.parametrize(
+    "name", [*(name for name, state in STATES.items() if state.is_idle), *HANDED_OVER]
+)
+def test_a_tick_does_what_the_command_line_does_and_without_it_if_there_is_nothing_to_do(
     server: str, prepared: tuple[Path, str], name: str
 ) -> None:
     state, (folder, template) = STATES[name], prepared
     results = []
-    for program in (LONG, SHORT):
-        with temporary_database(server, template) as dsn:
+    with contextlib.ExitStack() as stack:
+        for program in (LONG, SHORT):
+            # an idle tick leaves the database as it was
+            if not results or not state.is_idle or state.sql:
+                dsn = stack.enter_context(temporary_database(server, template))
             results.append(_tick(program, state, dsn, folder))
 
     assert results[0] == results[1]
     assert (folder / "imported").read_text() == str(not state.is_idle)
+
+
+@pytest.mark.parametrize("name", [name for name, state in STATES.items() if not state.is_idle])
+def test_a_tick_that_has_something_to_do_is_left_to_the_command_line_as_it_is(
+    place: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    state = STATES[name]
+    [before] = place.execute("select now()").fetchone() or ()
+    place.execute(state.sql.encode() or b"select")
+    place.commit()
+    state.edit(Path("schedules.yaml").absolute())
+    for variable, value in state.environment.items():
+        monkeypatch.setenv(variable, value)
+
+    assert not idle.finds_nothing(["tick", *state.words])
+
+    assert capfd.readouterr() == ("", "")
+    writes = "select count(*) from yamlsched.hosts where seen_at > %s"
+    if name != "no tables":
+        assert place.execute(writes, [before]).fetchone() == (0,)
 
 
 @pytest.fixture
@@ -246,7 +279,7 @@ def place(
     """A database in which a tick of this process finds nothing."""
     folder, template = prepared
     monkeypatch.chdir(folder)
-    (folder / "schedules.yaml").write_text(SCHEDULE)
+    _write_files(folder)
     with temporary_database(server, template) as dsn:
         for name, value in _environment(folder, dsn).items():
             monkeypatch.setenv(name, value)
