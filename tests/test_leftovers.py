@@ -68,8 +68,11 @@ def observe(project: Project, kinds: Iterable[str]) -> tuple[Left, dict[str, Lef
     first = [project.enqueue(job)[0] for job in ("handler", "command")]
     runs = {
         kind: [
-            project.enqueue(job, {"kind": kind} if job == "leave" else {})[0]
-            for job in ("leave", "command", "leave", "handler")
+            project.enqueue("leave", {"kind": kind})[0],
+            project.enqueue("command")[0],
+            # after what it prints its process waits for the worker, once more if it must end
+            project.enqueue("leave", {"kind": kind, "prints": True})[0],
+            project.enqueue("handler")[0],
         ]
         for kind in kinds
     }
