@@ -70,7 +70,7 @@ OFTEN = ("paused", "limit")
 
 @pytest.mark.parametrize(
     "shape",
-    [s if s in OFTEN else pytest.param(s, marks=pytest.mark.slow) for s in SHAPES],
+    [s if s in OFTEN else pytest.param(s, marks=pytest.mark.story) for s in SHAPES],
 )
 def test_a_drain_of_many_runs_beside_statistics_of_empty_tables(
     project: Project, shape: str

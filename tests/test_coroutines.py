@@ -316,7 +316,6 @@ def test_a_coroutine_that_exceeds_its_timeout_is_cancelled_and_its_neighbour_is_
     assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
 
 
-@pytest.mark.slow
 def test_a_coroutine_that_catches_a_cancellation_is_cancelled_again(project: Project) -> None:
     project.sync(deaf=once("hangs_deaf", timeout="1s"))
     [deaf] = project.enqueue("deaf", {"times": 2})
@@ -407,7 +406,7 @@ def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases
 
 @pytest.mark.parametrize(
     "how",
-    ["sleep", "lock", *(pytest.param(how, marks=pytest.mark.slow) for how in ("task", "callback"))],
+    ["sleep", "lock", "task", "callback"],
 )
 def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_killed(
     project: Project, how: str
@@ -462,11 +461,7 @@ def test_a_coroutine_that_yields_within_three_seconds_blocks_nothing(project: Pr
     [
         ("_exit", "the process exited with status 0"),
         ("abort", "killed by SIGABRT (signal 6)"),
-        pytest.param(
-            "close",
-            "the handler closed file descriptors that it did not open",
-            marks=pytest.mark.slow,
-        ),
+        ("close", "the handler closed file descriptors that it did not open"),
     ],
 )
 def test_a_coroutine_that_ends_its_process_costs_each_run_that_had_started_one_attempt_and_not_two(
@@ -525,9 +520,7 @@ def test_the_children_of_a_worker_that_is_killed_die_with_it(project: Project) -
     assert {project.summary(run)[:2] for run in runs} == {("succeeded", 2)}
 
 
-@pytest.mark.parametrize(
-    "how", ["waits", "fails", "exits", "deaf", pytest.param("spawns", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("how", ["waits", "fails", "exits", "deaf", "spawns"])
 def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, how: str) -> None:
     project.sync(leaves=once("leaves_tasks", output={"keep": "always"}), waits=coroutine("waits"))
     [leaving], [neighbour] = project.enqueue("leaves", {"how": how}), project.enqueue("waits")

@@ -1,4 +1,4 @@
-"""With a million finished runs, the statements of a tick and a worker read only due and unfinished runs."""
+"""With very many finished runs, the statements of a tick and a worker read only due and unfinished runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from yamlsched.worker.claiming import MAX_RECLAIMED_ENTRIES, levels
 from yamlsched.worker.sessions import WORKER_SETTINGS
 from yamlsched.worker.statements import outcome_parameters
 
-FINISHED = 1_000_000
+FINISHED = 200_000
 DUE = 1_000
 LIMIT = 100
 PAGES_PER_RUN = 40
@@ -31,13 +31,13 @@ PAGES_PER_RUN = 40
 
 
 @pytest.fixture(scope="module")
-def million(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session on a database with a million finished runs and a thousand due ones."""
+def history(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session on a database with very many finished runs and a thousand due ones."""
     from support.database import temporary_database
 
     with temporary_database(server, template) as dsn, store.connect(dsn) as connection:
         connection.execute("set statement_timeout = 0")
-        file = tmp_path_factory.mktemp("million") / "schedules.yaml"
+        file = tmp_path_factory.mktemp("history") / "schedules.yaml"
         jobs = "".join(f'  job_{n}: {{handler: h.f, cron: "0 0 1 1 *"}}\n' for n in range(100))
         file.write_text(f"version: 1\njobs:\n{jobs}")
         (file.parent / "h.py").write_text("def f(): pass\n")
@@ -119,11 +119,11 @@ def claim(token: str, limit: int = LIMIT) -> dict[str, Any]:
     return {**given, "newest": 10**9, "skipped": [], "ended": [], "revision": None}
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_run(
-    million: Any,
+    history: Any,
 ) -> None:
-    connection, schedule = million
+    connection, schedule = history
 
     claiming = explained(connection, load("runs")["claim"], claim("explained"))
     runs = held(connection)
@@ -144,9 +144,9 @@ def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_
     assert pages(polling) <= 200
 
 
-@pytest.mark.slow
-def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
-    connection, _ = million
+@pytest.mark.story
+def test_a_claim_of_lost_runs_reads_only_unfinished_runs(history: Any) -> None:
+    connection, _ = history
     held(connection)
     connection.execute(
         "update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'"
@@ -161,12 +161,12 @@ def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
         assert pages(plan) <= 2 * PAGES_PER_RUN * LIMIT
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
-    million: Any,
+    history: Any,
 ) -> None:
-    # a million runs ended just now, and none in the day before that
-    connection, _ = million
+    # very many runs ended just now, and none in the day before that
+    connection, _ = history
     now = connection.execute("select clock_timestamp() as now").fetchone().now
     given = {"namespace": "default", "limit": 50_000}
     given |= {"definitions": None, "only_dead": False, "of": None, "by_hour": False}
@@ -243,9 +243,9 @@ def execute(
     return dict(row[0][0]["Plan"])
 
 
-@pytest.mark.slow
-def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any) -> None:
-    connection, _ = million
+@pytest.mark.story
+def test_a_claim_with_a_generic_plan_reads_only_due_runs(history: Any) -> None:
+    connection, _ = history
     # what other tests rolled back takes the room of short updates
     connection.execute("vacuum yamlsched.job_runs")
     with store.connect(connection.info.dsn, WORKER_SETTINGS) as worker:
@@ -422,7 +422,7 @@ def test_a_claim_looks_up_each_run_once_in_the_jobs_that_it_steps_over(own_dsn: 
 LOW = 100_000
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_high_run_is_claimed_at_once_beside_many_waiting_low_ones(own_dsn: str) -> None:
     # given many due runs of low priority, and one of high priority that was created last
     with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
@@ -446,11 +446,11 @@ def test_a_high_run_is_claimed_at_once_beside_many_waiting_low_ones(own_dsn: str
     assert "job_runs" not in list(scans(claiming))
 
 
-@pytest.mark.slow
-def test_a_high_run_is_claimed_at_once_beside_a_million_finished_and_many_waiting_low_runs(
-    million: Any,
+@pytest.mark.story
+def test_a_high_run_is_claimed_at_once_beside_very_many_finished_and_many_waiting_low_runs(
+    history: Any,
 ) -> None:
-    connection, _ = million
+    connection, _ = history
     insert = (
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, priority, max_attempts) "
         "select 'default', (select min(id) from yamlsched.job_definitions), 'job', now(), %s, 5 "

@@ -458,7 +458,7 @@ def test_a_span_cut_in_two_has_the_same_slots_and_two_spans_never_share_one(text
     assert all(earlier.at < later.at for earlier, later in pairwise(whole))
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_whole_year_agrees_with_the_walk():
     after, until = utc("2026-01-01"), utc("2027-01-01")
     zone = ZoneInfo("Australia/Lord_Howe")

@@ -391,7 +391,7 @@ def test_failed_housekeeping_exits_1_and_does_not_stop_the_work(project: Project
     assert project.start("tick").wait() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_loop_applies_an_edit_although_housekeeping_fails(project: Project) -> None:
     write(project, nothing={})
     loop = project.start("work", "--loop")

@@ -139,7 +139,7 @@ class Session:
         while self.thread.is_alive():
             if db.execute(condition, parameters).fetchone()[0]:  # type: ignore[index]
                 return True
-            time.sleep(0.0005)
+            time.sleep(0.002)
         return False
 
     def close(self) -> None:

@@ -67,7 +67,6 @@ def test_a_command_that_a_hostile_server_hid_in_a_dump_is_not_executed_by_restor
     assert not touched.exists()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not SYSTEM_15.exists(), reason="there is no PostgreSQL 15 here")
 def test_a_dump_loads_into_postgresql_15_with_its_psql(project, empty, monkeypatch):
     file = project.parent / "dump.sql"

@@ -140,7 +140,6 @@ def test_if_the_servers_user_cannot_reach_the_folder_the_data_is_elsewhere_and_t
 
 
 @only_root
-@pytest.mark.slow
 def test_binaries_that_the_servers_user_cannot_reach_are_copied_once(
     project, system_home, monkeypatch
 ):

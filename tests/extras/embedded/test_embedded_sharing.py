@@ -68,7 +68,6 @@ def test_stop_with_force_stops_it_despite_users(project, user):
     assert not embedded.status(project).running
 
 
-@pytest.mark.slow
 def test_ten_processes_that_start_at_once_in_an_empty_folder_share_one_server(empty, user):
     users = [user(empty) for _ in range(10)]
 
@@ -82,7 +81,6 @@ def test_ten_processes_that_start_at_once_in_an_empty_folder_share_one_server(em
     assert not embedded.status(empty).running
 
 
-@pytest.mark.slow
 def test_concurrent_users_never_get_a_server_that_is_being_stopped(project):
     code = f"""
 import sys
@@ -224,7 +222,6 @@ def test_a_pid_file_with_the_pid_of_another_program_neither_prevents_the_start_n
         bystander.wait()
 
 
-@pytest.mark.slow
 def test_a_kill_during_the_creation_leaves_no_partial_database(empty, user):
     half = user(empty)
     until(lambda: list(empty.parent.glob(".yamlsched/postgres/data.new-*/PG_VERSION")))

@@ -101,7 +101,6 @@ def test_passwords_come_from_the_environment_or_a_file(page_dsn: str, tmp_path: 
         assert (get(at).status, get(at, **maria).status) == (401, 200)
 
 
-@pytest.mark.slow
 def test_the_embedded_database_gets_its_tables(tmp_path: Path) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text("version: 1\njobs: {}\n")

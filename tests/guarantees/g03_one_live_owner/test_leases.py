@@ -33,7 +33,7 @@ def test_a_handler_is_stopped_before_its_lease_ends_and_after_three_renewals_hav
     assert 0.5 <= margin(lease) <= lease / 4
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_shortening_a_lease_in_the_file_does_not_let_another_worker_claim_a_running_run(
     project: Project,
 ) -> None:

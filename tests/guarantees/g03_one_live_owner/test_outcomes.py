@@ -250,7 +250,7 @@ def test_an_outcome_that_a_trigger_of_the_team_rejects_fails_its_attempt_and_no_
     assert {project.row(run).status for run in others} == {"succeeded"}
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(30_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(30_000, marks=pytest.mark.story)])
 def test_of_a_fan_out_whose_worker_is_killed_nothing_is_written(
     project: Project, count: int
 ) -> None:

@@ -319,7 +319,7 @@ PAIRS = [
     pytest.param(
         *(first, second),
         id=f"{first} beside {second}",
-        marks=[] if "claim" in (first, second) else [pytest.mark.slow],
+        marks=[] if "claim" in (first, second) else [pytest.mark.story],
     )
     for first in OPERATIONS
     for second in OPERATIONS

@@ -84,7 +84,7 @@ def test_whenever_a_worker_is_killed_the_slot_is_released_once_all_have_ended(
     assert summary(project) == ("succeeded", 1, ends)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_slot_that_waits_for_twenty_thousand_runs_is_released_by_the_last(
     project: Project,
 ) -> None:

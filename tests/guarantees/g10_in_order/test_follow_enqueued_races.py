@@ -131,7 +131,7 @@ class Stage:
 
 
 PAIRS = [
-    pytest.param(first, second, marks=[] if "success" in (first, second) else [pytest.mark.slow])
+    pytest.param(first, second, marks=[] if "success" in (first, second) else [pytest.mark.story])
     for first in ENDS
     for second in ENDS
 ]
