@@ -6,18 +6,20 @@
 -- those that died in it, and unless `only_dead` the others. The newest are read: at most `of_job`
 -- of each job and kind, `limit` in all, first of the jobs that have most. `examined` is how many
 -- of the job were read, of the larger kind. The example is the run that failed last: a dead one,
--- else one that is not finished.
+-- else one that is not finished. `changed` takes long: of a job that has succeeded since, it is
+-- null anyway.
 with failed as materialized (
     select d.job_type, d.timezone, d.id as definition_id, e.*,
-           count(*) over (partition by d.id, e.is_dead) as examined
+           count(*) over (partition by d.id, e.is_dead) as of_kind
     from yamlsched.job_definitions d
     cross join lateral (
-        (select r.id, r.status, r.error_type, r.locked_by, r.dead_at as failed_at, true as is_dead
+        (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.locked_by,
+                r.dead_at as failed_at, true as is_dead
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
          order by r.dead_at desc limit %(of_job)s)
         union all
-        (select r.id, r.status, r.error_type, r.locked_by, r.failed_at, false
+        (select r.id, r.status, coalesce(r.error_type, ''), r.locked_by, r.failed_at, false
          from yamlsched.job_runs r
          where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
            and (r.dead_at is null or r.dead_at >= %(until)s)
@@ -27,12 +29,11 @@ with failed as materialized (
       and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
     order by count(*) over (partition by d.id) desc, d.id limit %(limit)s
 ), counted as (
-    select x.job_type, x.timezone, x.definition_id, x.id, x.failed_at, x.is_dead, x.status,
-           coalesce(x.error_type, '') as error_type,
-           coalesce(f.first_at, x.failed_at) as first_at, f.attempts,
+    select x.*, coalesce(f.first_at, x.failed_at) as first_at, f.attempts,
            coalesce(f.last_at, x.failed_at) as last_at,
            reverse(split_part(reverse(x.locked_by), ':', 3)) as host,
-           max(x.examined) over (partition by x.job_type) as examined, count(*) over () as total
+           max(x.of_kind) over (partition by x.definition_id) as examined,
+           count(*) over () as total
     from failed x
     cross join lateral (
         select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at
@@ -40,7 +41,7 @@ with failed as materialized (
           and f.failed_at >= %(since)s and f.failed_at < %(until)s
     ) f
 ), grouped as (
-    select x.job_type, x.timezone, x.definition_id, x.error_type, count(*) as runs,
+    select x.job_type, x.timezone, x.error_type, count(*) as runs,
            count(*) filter (where x.status = 'dead') as dead,
            count(*) filter (where x.status in ('queued', 'running', 'failed')) as failing,
            count(*) filter (where x.status = 'succeeded') as recovered,
@@ -53,10 +54,11 @@ with failed as materialized (
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
     group by x.job_type, x.timezone, x.definition_id, x.error_type
 )
-select g.job_type, g.timezone, g.error_type, g.runs, g.dead, g.failing, g.recovered,
-       g.attempts, g.first_at, g.last_at, g.example_id, g.examined, g.total,
-       r.idempotency_key as example_key, r.last_error as example_error, g.hosts,
-       yamlsched.what_changed(g.definition_id) as changed
+select g.*, r.idempotency_key as example_key, r.last_error as example_error,
+       case when (select x.id from yamlsched.job_runs x
+           where x.definition_id = r.definition_id and x.finished_at > g.last_at
+             and x.status = 'succeeded' order by x.finished_at limit 1) is null
+           then yamlsched.what_changed(r.definition_id) end as changed
 from grouped g join yamlsched.job_runs r on r.id = g.example_id
 order by g.last_at desc, g.job_type, g.error_type;
 

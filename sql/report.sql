@@ -57,8 +57,8 @@ order by d.job_type;
 select d.job_type, d.timezone, l.kind, l.runs, l.late_by, l.run_id, l.at
 from yamlsched.job_definitions d
 cross join lateral (
-    select distinct on (v.kind) v.kind, count(*) over (partition by v.kind) as runs,
-           coalesce(v.at, %(until)s) - v.since as late_by, r.id as run_id, v.at
+    select distinct on (p.kind) p.kind, count(*) over (partition by p.kind) as runs,
+           coalesce(p.at, %(until)s) - p.by + p.within as late_by, r.id as run_id, p.at
     from (
         (select r.*, false as is_open from yamlsched.job_runs r
          where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
@@ -81,10 +81,11 @@ cross join lateral (
         ('finished', case when r.is_open or r.status = 'succeeded' then r.finish_by end,
          r.finish_by - r.scheduled_for, case when not r.is_open then r.finished_at end)
     ) p (kind, by, within, at)
-    cross join lateral (select p.kind, p.by - p.within as since, p.at) v
-    where coalesce(p.at, %(until)s) > p.by
+    where (coalesce(r.begun_at, %(until)s) > r.late_at
+           or coalesce(r.finished_at, %(until)s) > r.finish_by)
+      and coalesce(p.at, %(until)s) > p.by
       and coalesce(p.at >= %(since)s, %(is_past)s)
-    order by v.kind, late_by desc, r.id
+    order by p.kind, late_by desc, r.id
 ) l
 where d.namespace = %(namespace)s
 order by l.late_by desc, d.job_type;

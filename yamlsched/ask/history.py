@@ -197,7 +197,7 @@ def find(connection: psycopg.Connection[Any], namespace: str | None, name: str) 
         return int(name)
     assert namespace is not None
     row = runs.id_of_key(connection, namespace, name)
-    if row is None and any(job.job_type == name for job in runs.jobs(connection, namespace)):
+    if row is None and name in stored_definitions.names(connection, namespace):
         list_them = f"yamlsched runs --job {name}"
         retry_them = f"yamlsched retry --dead --job {name}"
         raise Refused(
