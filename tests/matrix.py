@@ -321,7 +321,9 @@ def words_of(combination: Combination, tests: str) -> list[str]:
     if combination.pgbouncer:
         return ["-m", "pgbouncer", "tests/test_pgbouncer.py"]
     names = {"quick": [], "core": CORE, "smoke": SMOKE}[tests]
-    others = "slow or chaos or daemon or browser or hosts or pgbouncer or promtool"
+    others = "slow or chaos or daemon or browser or hosts or pgbouncer or promtool or engines"
+    if tests == "smoke":
+        others = f"{others} or story"
     return ["-m", f"not ({others})", *map(file_of, names)]
 
 
