@@ -1959,7 +1959,7 @@ begin
     if since < now - d.start_within then
         why := case when slot_late_at <= coalesce(run_late_at, 'infinity')
                         then 'no sync has created the run of its slot'
-                    else 'no worker has claimed its run' end;
+                    else 'its run has not started' end;
         slot := coalesce(slot, d.next_slot_at);
         return;
     end if;

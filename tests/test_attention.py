@@ -94,7 +94,7 @@ def test_each_exceeded_threshold_is_a_problem(db: Db) -> None:
         "purge: late",
     ]
     assert reasons(db, Thresholds(max_dead=1)) == [
-        "purge: late by 20m: no worker has claimed its run"
+        "purge: late by 20m: its run has not started"
     ]
 
 

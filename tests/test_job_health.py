@@ -196,7 +196,7 @@ def test_a_due_run_that_no_worker_claims_makes_the_job_late(db: Db) -> None:
 
     assert (the_job(db).late_since, the_job(db).late_why) == (
         due,
-        "no worker has claimed its run",
+        "its run has not started",
     )
 
 

@@ -23,7 +23,7 @@ from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status, released
 
 Db = psycopg.Connection[Any]
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
-NO_SYNC, NO_WORKER = "no sync has created the run of its slot", "no worker has claimed its run"
+NO_SYNC, NO_WORKER = "no sync has created the run of its slot", "its run has not started"
 NOT_FINISHED = "not finished: the run of its slot has not succeeded"
 
 

@@ -445,7 +445,7 @@ def test_a_report_of_now_leaves_what_is_late_now_to_the_state_of_the_job(db: Db,
 
     assert [(problem.kind, problem.what) for problem in shown] == [
         ("late", "slow: late by 3h: not finished: the run of its slot has not succeeded"),
-        ("late", "waits: late by 3h: no worker has claimed its run"),
+        ("late", "waits: late by 3h: its run has not started"),
         ("started_late", "slow: 1 run started late, 1h after its due time"),
     ]
     assert shown[-1].remedy == f"yamlsched show {run}"

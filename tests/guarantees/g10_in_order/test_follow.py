@@ -414,7 +414,7 @@ def test_a_sync_releases_what_waits_without_any_worker_and_then_it_is_late(world
     late = world.db.execute(
         "select late_why from yamlsched.job_queues where job_type = 'load'"
     ).fetchone()
-    assert late == ("no worker has claimed its run",)
+    assert late == ("its run has not started",)
 
 
 def test_a_job_whose_gap_cannot_be_written_holds_up_no_other_and_is_a_problem(world: World) -> None:
