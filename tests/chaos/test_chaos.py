@@ -1,4 +1,4 @@
-"""Every guarantee under random faults. CI runs this as a separate step; ``make chaos`` uses random seeds."""
+"""Every guarantee under random faults. CI runs this beside long stories; ``make chaos`` uses random seeds."""
 
 from __future__ import annotations
 
