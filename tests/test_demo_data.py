@@ -15,11 +15,8 @@ from yamlsched.ask.problem import Thresholds
 pytestmark = pytest.mark.story
 
 
-@pytest.mark.parametrize("ended", [timedelta(0), demo_data.QUIET])
-def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(
-    own_dsn: str, ended: timedelta
-) -> None:
-    demo_data.fill(own_dsn, ended=ended)
+def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own_dsn: str) -> None:
+    demo_data.fill(own_dsn)
 
     with store.connect(own_dsn) as db:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from handlers import app, signup
+from support.command_line import yamlsched
 from support.example_crashes import POINTS
 from support.http_server import QuietHandler, http_server
 from support.project import Process, Project, a_project, until
@@ -248,11 +247,8 @@ def example(own_dsn: str, tmp_path: Path, smtp: MailServer) -> Callable[..., int
     os.symlink(ROOT / "handlers", tmp_path / "handlers")
 
     def verb(*words: str) -> int:
-        command = [sys.executable, "-m", "yamlsched", *words, "--dsn", own_dsn]
-        environment = {**os.environ, "EXAMPLE_SMTP": smtp.address}
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, timeout=100, check=False
-        ).returncode
+        there = {"cwd": tmp_path, "EXAMPLE_SMTP": smtp.address}
+        return yamlsched(*words, "--dsn", own_dsn, **there).returncode
 
     assert verb("sync") == 0
     return verb

@@ -234,25 +234,20 @@ def test_work_from_another_path_is_no_place(project: Project) -> None:
 
 
 @pytest.mark.story
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_an_option_that_names_no_queue_is_a_usage_error(project: Project) -> None:
+    project.sync(nothing={})
+
+    for words in (
         ("work", "--queue", "Mail"),
         ("work", "--queue", ""),
         ("tick", "--queue", "mail,"),
         ("tick", "--queue", "default,none"),
         ("work", "--queue", "none"),
-    ],
-)
-def test_an_option_that_names_no_queue_is_a_usage_error(
-    project: Project, words: tuple[str, ...]
-) -> None:
-    project.sync(nothing={})
+    ):
+        process = project.start(*words)
 
-    process = project.start(*words)
-
-    assert process.wait() == 2
-    assert "--queue" in process.text
+        assert process.wait() == 2, words
+        assert "--queue" in process.text, words
 
 
 def test_a_queue_has_no_more_runs_at_once_than_its_concurrency_and_holds_up_no_other(

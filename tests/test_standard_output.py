@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-VERBS = [
-    ["--help"],
-    ["validate", "--format", "json"],
-    ["explain", "YS409"],
-    ["next", "--cron", "* * * * *"],
-]
+VERBS = [["--help"], ["validate", "--format", "json"]]
 SCHEDULE = (
     'version: 1\njobs:\n  a: {cron: "0 2 * * *", command: ["true"]}\n  b: {cron: "0 2 * * *"}\n'
 )

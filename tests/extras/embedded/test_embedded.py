@@ -67,9 +67,7 @@ def test_other_users_cannot_read_it_and_git_ignores_it(project):
         assert (folder / ".gitignore").read_text() == "*\n"
 
 
-@pytest.mark.parametrize(
-    "name", ["d" * 200, "a,b", 'quo"te', "it's", "back\\slash", "new\nline", "ümläut x"]
-)
+@pytest.mark.parametrize("name", ["d" * 200, """a,b quo"te it's back\\slash new\nline ümläut"""])
 def test_a_folder_with_a_name_that_does_not_fit_into_a_socket_path_or_dsn_works(project, name):
     folder = project.parent / name
     folder.mkdir()

@@ -18,6 +18,7 @@ import click
 import psycopg
 import pytest
 
+from support.command_line import yamlsched
 from support.rows import a_job, a_place, a_run
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
@@ -206,24 +207,18 @@ def test_actions_are_named_have_their_own_dsn_and_are_recorded(
     assert all(row.who.startswith("mcp:") for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--actions", "retry"], "--actions needs a DSN of its own"),
-        (["--actions", "rety"], '"rety" is not one of retry, cancel'),
-        (["--actions", "enqueue"], "write enqueue:JOB"),
-        (["--actions", "retry:backup"], "write enqueue:JOB"),
-    ],
-)
-def test_actions_that_are_not_named_well_are_usage_errors(
-    words: list[str], says: str, dsn: str
-) -> None:
-    command = [sys.executable, "-m", "yamlsched", "mcp", "--dsn", dsn, *words]
-    environment = {**os.environ, "YAMLSCHED_ACTIONS_DSN": "" if words[1] == "retry" else "x"}
-    done = subprocess.run(command, input="", capture_output=True, text=True, env=environment)
+def test_actions_that_are_not_named_well_are_usage_errors(dsn: str) -> None:
+    for actions, actions_dsn, says in (
+        ("retry", "", "--actions needs a DSN of its own"),
+        ("rety", "x", '"rety" is not one of retry, cancel'),
+        ("enqueue", "x", "write enqueue:JOB"),
+        ("retry:backup", "x", "write enqueue:JOB"),
+    ):
+        words = ("mcp", "--dsn", dsn, "--actions", actions)
+        done = yamlsched(*words, YAMLSCHED_ACTIONS_DSN=actions_dsn)
 
-    assert done.returncode == 2
-    assert says in done.stderr
+        assert done.returncode == 2
+        assert says in done.stderr
 
 
 def test_a_huge_history_is_answered_newest_first_with_how_to_get_the_rest(

@@ -152,11 +152,10 @@ def test_the_crontab_line_reports_a_folder_that_is_gone(failing: Path, own_dsn: 
     assert gone.stdout.startswith("yamlsched tick: exit code 3\n")
 
 
-@pytest.mark.parametrize("name", ["größe €", "日本", 'a"b$(c)`d`'])
 def test_the_crontab_line_works_in_any_folder_without_a_locale(
-    tmp_path: Path, own_dsn: str, name: str
+    tmp_path: Path, own_dsn: str
 ) -> None:
-    folder = tmp_path / name
+    folder = tmp_path / 'größe € 日本 a"b$(c)`d`'
     folder.mkdir()
     command = crontab_line(folder)
     assert run_by_cron(command, own_dsn).returncode == 0
@@ -190,7 +189,7 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *config, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("place", [".", "services/billing", "it's [a] dir"])
+@pytest.mark.parametrize("place", [".", "services/it's [a] dir"])
 def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(
     tmp_path: Path, place: str
 ) -> None:

@@ -42,8 +42,11 @@ def test_a_run_starts_or_is_withdrawn_and_never_both() -> None:
 # -- signals
 
 
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["each process", "each process group"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number, send",
+    [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg), (signal.SIGHUP, os.killpg)],
+    ids=["TERM to each process", "INT to each process group", "HUP to each process group"],
+)
 def test_a_signal_to_all_processes_at_once_is_a_graceful_shutdown(
     project: Project, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
