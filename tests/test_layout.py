@@ -80,22 +80,21 @@ NOT_CODE = {
 }
 
 
-def docstrings(source: str) -> Iterator[ast.Constant]:
+def docstrings(node: ast.AST) -> Iterator[ast.Constant]:
     """Yield the strings that are statements of their own at the start of a module, a class or a function."""
-    for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.body
-        ):
-            match node.body[0]:
-                case ast.Expr(value=ast.Constant(value=str()) as constant):
-                    yield constant
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        match node.body:
+            case [ast.Expr(value=ast.Constant(value=str()) as constant), *_]:
+                yield constant
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from docstrings(child)
 
 
 @lru_cache(maxsize=1)
 def tokens(source: str) -> list[tokenize.TokenInfo]:
     """Return the tokens of ``source`` that count."""
-    left_out = {(node.lineno, node.col_offset) for node in docstrings(source)}
+    left_out = {(node.lineno, node.col_offset) for node in docstrings(ast.parse(source))}
     found = tokenize.generate_tokens(io.StringIO(source).readline)
     return [token for token in found if token.type not in NOT_CODE and token.start not in left_out]
 
