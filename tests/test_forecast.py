@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.ask.forecast import ForecastSpan, forecast, hours, start_minutes
@@ -70,6 +70,7 @@ spans = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(jobs, spans, st.none() | MINUTES)
 def test_the_numbers_are_those_of_the_starts(
     jobs: list[ScheduledJob], span: ForecastSpan, passed: int | None
@@ -92,6 +93,7 @@ def test_the_numbers_are_those_of_the_starts(
         assert len(found.jobs(nth)) == by_hour[hour.date, hour.hour]
 
 
+@settings(max_examples=30)
 @given(jobs, spans)
 def test_the_fullest_minutes_have_the_jobs_that_start_in_each(
     jobs: list[ScheduledJob], span: ForecastSpan
@@ -113,6 +115,7 @@ def test_the_fullest_minutes_have_the_jobs_that_start_in_each(
         )
 
 
+@settings(max_examples=30)
 @given(jobs, spans)
 def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
     for job in jobs:
@@ -122,6 +125,25 @@ def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: For
         )
         expected = [(slot.run_at - EPOCH) // MINUTE for slot in starts(job, span.after, span.until)]
         assert list(found) == expected
+
+
+def test_a_start_at_the_end_of_a_span_belongs_to_it_and_not_to_the_next() -> None:
+    rule = (parse_cron("0 2 * * *"), "UTC", 6 * MINUTE)
+    day = datetime(2026, 1, 14, tzinfo=UTC)
+    start = day + timedelta(hours=2, minutes=6)
+
+    assert list(start_minutes(*rule, day, start)) == [(start - EPOCH) // MINUTE]
+    assert list(start_minutes(*rule, start, day + DAY)) == []
+
+
+def test_minutes_of_one_clock_time_with_other_jobs_are_apart_and_most_jobs_come_first() -> None:
+    crons = {"a": "0 2 * * *", "b": "0 2 * * mon", "c": "0 2 * * *"}
+    jobs = [ScheduledJob(name, parse_cron(text), "UTC") for name, text in crons.items()]
+    monday = datetime(2026, 1, 12, tzinfo=UTC)
+
+    found = forecast(jobs, ForecastSpan(monday, monday + 7 * DAY, "UTC")).fullest(3)
+
+    assert [(one.names, len(one.at)) for one in found] == [(("a", "b", "c"), 1), (("a", "c"), 6)]
 
 
 def test_an_hour_that_clocks_skip_has_no_minutes_and_one_that_they_repeat_has_twice_as_many() -> (
