@@ -341,13 +341,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("text, wrong, message, remedy", REFUSED)
-def test_each_error_has_its_position_its_reason_and_a_remedy(text, wrong, message, remedy):
-    error = refusal(text)
+def test_each_error_has_its_position_its_reason_and_a_remedy():
+    for text, wrong, message, remedy in REFUSED:
+        error = refusal(text)
 
-    assert text[error.start : error.end] == wrong
-    assert message in error.message
-    assert remedy in error.remedy
+        assert text[error.start : error.end] == wrong, text
+        assert message in error.message, text
+        assert remedy in error.remedy, text
 
 
 def test_offsets_are_of_the_text_as_it_was_given():
@@ -382,7 +382,7 @@ ONE_ODD_FIELD = st.builds(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(st.one_of(st.text(), st.text(FIELD_CHARACTERS), ONE_ODD_FIELD))
 @example("0 0 * * 0-sun")
 @example("0 0 L,l * *")
@@ -426,7 +426,7 @@ def test_the_fields_that_do_not_match_are_named(text, wall, expected):
     assert mismatches(parse_cron(text), wall) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(
     st.sampled_from(
         ["*", "?", "1", "13", "29", "31", "1-7", "*/2", "*/9", "28-31", "5,15,25", "L", "1,L"]

@@ -325,7 +325,7 @@ def modules(draw: st.DrawFn) -> str:
     return "\n".join(parts) + "\n"
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(text=modules(), payload=st.sampled_from([{}, {"a": 1}, {"b": 1}, {"c": 1}]))
 @example("def run(a): ...\n" + 2 * "if not True:\n  def run(): ...\n", {"a": 1})
 def test_no_valid_handler_is_reported_however_its_name_is_bound(

@@ -186,7 +186,10 @@ def logged_events() -> dict[str, tuple[set[str], set[str]]]:
     """Return the levels and the names of fields of each event, from the calls in the source."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for path in (ROOT / "yamlsched").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        source = path.read_text()
+        if not re.search(r"\b(?:log|event_log)\.\w+\(", source):
+            continue
+        for node in ast.walk(ast.parse(source)):
             match node:
                 case ast.Call(
                     ast.Attribute(ast.Name("log" | "event_log"), function), arguments, keywords

@@ -184,12 +184,11 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
 @pytest.mark.parametrize("before", ["", "://u:", "password="])
-def test_the_time_to_remove_secrets_is_proportional_to_the_output(piece: str, before: str) -> None:
+def test_the_time_to_remove_secrets_is_proportional_to_the_output(before: str) -> None:
     conceal = redactor("postgresql://app:s3cret!!@db/app")
 
-    def seconds(length: int) -> float:
+    def seconds(piece: str, length: int) -> float:
         text = before + (piece * length)[:length]
         times = []
         for _ in range(3):
@@ -199,4 +198,5 @@ def test_the_time_to_remove_secrets_is_proportional_to_the_output(piece: str, be
         return min(times)
 
     # sixteen times as much output takes about sixteen times as long, and not 256 times
-    assert seconds(1 << 15) < 80 * max(seconds(1 << 11), 0.0001)
+    for piece in HOSTILE:
+        assert seconds(piece, 1 << 14) < 80 * max(seconds(piece, 1 << 10), 0.0001), piece

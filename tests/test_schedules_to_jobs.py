@@ -206,32 +206,28 @@ HUGE = {
     "octal": "0o" + "7" * 9000,
     "decimal": "-" + "1" * 4200,
     "fraction": "1" * 5000 + ".5",
-    "long fraction": "0." + "0" * 1_000_000 + "1",
+    "long fraction": "0." + "0" * 600_000 + "1",
     "exponent": "1e99999999999",
     "just too large": "1" * 1001,
 }
 
 
 @pytest.mark.parametrize("number", HUGE.values(), ids=HUGE.keys())
-@pytest.mark.parametrize(
-    "job",
-    [
-        "payload: {n: %s}",
-        "payload: {n: [%s]}",
-        "max_attempts: %s",
-        "owner: %s",
-        "backoff: {jitter: %s}",
-        "tags: [%s]",
-    ],
-)
-def test_a_number_that_cannot_be_stored_is_an_error_in_every_position(job: str, number: str):
-    found = loaded(a_file(job % number) + "  other: {handler: a.b}\n")
+def test_a_number_that_cannot_be_stored_is_an_error_in_every_position(number: str):
+    keys = [
+        f"payload: {{n: {number}}}",
+        f"payload: {{n: [{number}]}}",
+        f"max_attempts: {number}",
+        f"owner: {number}",
+        f"backoff: {{jitter: {number}}}",
+        f"tags: [{number}]",
+    ]
+    jobs = [f"  j{n}: {{handler: a.b, {key}}}\n" for n, key in enumerate(keys)]
 
-    assert (found.diagnostics[0].code, list(found.jobs)) == ("YS009", ["other"])
+    found = loaded(f"version: 1\njobs:\n{''.join(jobs)}  other: {{handler: a.b}}\n")
 
-
-@pytest.mark.parametrize("number", HUGE.values(), ids=HUGE.keys())
-def test_a_version_that_cannot_be_stored_is_an_error(number: str):
+    huge = [one.line - 3 for one in found.diagnostics if one.code == "YS009"]
+    assert (huge, list(found.jobs)) == ([*range(len(keys))], ["other"])
     assert codes(f"version: {number}\njobs: {{}}\n") == ["YS009"]
 
 
