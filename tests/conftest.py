@@ -52,6 +52,11 @@ TABLES = [
     "operator_actions",
 ]
 
+AS_NEW = b"""
+close all; reset session authorization; reset all; unlisten *; select pg_advisory_unlock_all(); discard temp
+"""
+"""What makes a session as new, except for what it knows of tables."""
+
 # What a test writes over within a second would be taken for what was compiled before.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False  # until the tests are collected
@@ -197,11 +202,32 @@ def dsn(_shared_dsn: str, _cleaning_session: psycopg.Connection[Any]) -> Iterato
     )
 
 
+@pytest.fixture(scope="session")
+def _sessions() -> Iterator[list[psycopg.Connection[Any]]]:
+    """The session of ``db`` between two tests."""
+    sessions: list[psycopg.Connection[Any]] = []
+    yield sessions
+    for session in sessions:
+        session.close()
+
+
 @pytest.fixture
-def db(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session on ``dsn`` in autocommit mode, with named tuples and the default search_path."""
-    with connect_for_handler(dsn) as connection:
-        yield connection
+def db(dsn: str, _sessions: list[psycopg.Connection[Any]]) -> Iterator[psycopg.Connection[Any]]:
+    """A session on ``dsn`` in autocommit mode, with named tuples and the default search_path.
+
+    Tests have it one after the other: a new one would read the definitions of all tables again, which takes longer
+    than most tests.
+    """
+    session = _sessions.pop() if _sessions else connect_for_handler(dsn)
+    yield session
+    try:
+        session.rollback()
+        session.prepare_threshold = None
+        session.execute(AS_NEW)
+    except psycopg.OperationalError:  # the test ended it
+        session.close()
+    else:
+        _sessions.append(session)
 
 
 @pytest.fixture
