@@ -19,7 +19,6 @@ from support.project import Process, Project, a_project, is_alive, until
 pytestmark = pytest.mark.engines
 
 each = pytest.mark.parametrize("engine", ENGINES, indirect=True)
-ssh = pytest.mark.parametrize("engine", ["ssh"], indirect=True)
 slurm = pytest.mark.parametrize("engine", ["Slurm"], indirect=True)
 dask = pytest.mark.parametrize("engine", ["Dask"], indirect=True)
 
@@ -310,7 +309,7 @@ def test_a_worker_that_its_engine_stops_releases_its_run_at_no_cost(stage: Stage
     assert len(stage.workers()) <= 2  # Dask may start the first one again
 
 
-@ssh
+@each
 def test_the_second_worker_with_an_id_exits(stage: Stage) -> None:
     project = stage.project
     stage.sync(waits_for_file={})
@@ -327,7 +326,7 @@ def test_the_second_worker_with_an_id_exits(stage: Stage) -> None:
     assert len(stage.workers()) == 1
 
 
-@dask
+@each
 def test_a_worker_above_max_workers_exits_and_is_no_failed_start(stage: Stage) -> None:
     project = stage.project
     stage.sync(waits_for_file={})
@@ -355,7 +354,7 @@ def test_a_worker_above_max_workers_exits_and_is_no_failed_start(stage: Stage) -
     assert project.row(run).attempts == 1
 
 
-@ssh
+@each
 def test_a_host_that_dies_before_the_command_leaves_a_start_that_expires(stage: Stage) -> None:
     project = stage.project
     stage.sync(nothing={})
@@ -374,7 +373,7 @@ def test_a_host_that_dies_before_the_command_leaves_a_start_that_expires(stage: 
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
-@ssh
+@each
 def test_a_worker_that_can_claim_nothing_is_a_failed_start_and_its_row_says_what_is_missing(
     stage: Stage,
 ) -> None:
