@@ -315,6 +315,22 @@ def stage(server: str, template: str) -> Iterator[Stage]:
         stage.goes_on.close()
 
 
+ONE_OF_EACH_KIND = {
+    *("claim", "success", "cancel of what waits", "reclaim", "sweep", "pause", "removal of limits")
+}
+
+
+def statements(first: str, second: str) -> Iterator[int]:
+    """Return before which statements of the first operation the second one is carried out: before all, or each third.
+
+    Neighbours in the table are of one kind, and begin at different statements: so each statement of an
+    operation comes before others of each kind.
+    """
+    if "claim" in (first, second) or {first, second} <= ONE_OF_EACH_KIND:
+        return count(1)
+    return count(1 + list(OPERATIONS).index(second) % 3, 3)
+
+
 PAIRS = [
     pytest.param(
         *(first, second),
@@ -331,7 +347,7 @@ def test_whichever_statement_another_operation_comes_before_no_gate_has_too_many
     stage: Stage, first: str, second: str
 ) -> None:
     faults = {}
-    for nth in count(1):
+    for nth in statements(first, second):
         world = World(stage.db)
         for name in (first, second):
             stage.db.execute(OPERATIONS[name].before.encode())
