@@ -93,8 +93,28 @@ def brightness(tab: Any) -> float:
     return sum(parts) / 3
 
 
+def everything_is_reached_by_the_tab_key_in_order_and_shows_the_focus(tab: Any) -> None:
+    tab.evaluate(f"() => {{ {NAME_OF} window.nameOf = nameOf; window.tabbable = ({TABBABLE})(); }}")
+    expected = tab.evaluate("() => window.tabbable.map(nameOf)")
+    assert expected[0].startswith("a #main Skip")
+    reached: list[dict[str, Any]] = []
+    for _ in range(2 * len(expected) + 10):
+        tab.keyboard.press("Tab")
+        focused = tab.evaluate(FOCUSED)
+        if focused is None:
+            break
+        # a date has several fields
+        if not reached or focused["nth"] < 0 or focused["nth"] != reached[-1]["nth"]:
+            reached.append(focused)
+    assert [one["name"] for one in reached if one["nth"] >= 0] == expected
+    assert [one["nth"] for one in reached if one["nth"] >= 0] == list(range(len(expected)))
+    assert [
+        one for one in reached if not one["outlined"] or not one["inside"] or one["covered"]
+    ] == []
+
+
 @pytest.mark.parametrize("place", PLACES)
-def test_a_page_says_the_same_without_javascript_and_in_another_time_zone(
+def test_a_page_says_the_same_without_javascript_and_in_another_time_zone_and_is_used_by_keyboard(
     tabs: Any, address_of: Any, place: str
 ) -> None:
     url = address_of(place)
@@ -105,6 +125,8 @@ def test_a_page_says_the_same_without_javascript_and_in_another_time_zone(
         scripted.reload()
     assert words(plain) == words(scripted)
     assert not plain.is_visible("#refresh")
+    if place in PATTERNS:
+        everything_is_reached_by_the_tab_key_in_order_and_shows_the_focus(scripted)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -139,30 +161,6 @@ def test_a_page_has_no_serious_barrier_in_light_and_dark(
     tab.emulate_media(color_scheme="dark")
     assert brightness(tab) < 60
     assert barriers(tab, only="color-contrast") == ""
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_everything_is_reached_by_the_tab_key_in_order_and_shows_the_focus(
-    tabs: Any, address_of: Any, place: str
-) -> None:
-    tab = tabs.open(address_of(place))
-    tab.evaluate(f"() => {{ {NAME_OF} window.nameOf = nameOf; window.tabbable = ({TABBABLE})(); }}")
-    expected = tab.evaluate("() => window.tabbable.map(nameOf)")
-    assert expected[0].startswith("a #main Skip")
-    reached: list[dict[str, Any]] = []
-    for _ in range(2 * len(expected) + 10):
-        tab.keyboard.press("Tab")
-        focused = tab.evaluate(FOCUSED)
-        if focused is None:
-            break
-        # a date has several fields
-        if not reached or focused["nth"] < 0 or focused["nth"] != reached[-1]["nth"]:
-            reached.append(focused)
-    assert [one["name"] for one in reached if one["nth"] >= 0] == expected
-    assert [one["nth"] for one in reached if one["nth"] >= 0] == list(range(len(expected)))
-    assert [
-        one for one in reached if not one["outlined"] or not one["inside"] or one["covered"]
-    ] == []
 
 
 TIMES = "all => [...new Set(all.map((time) => time.textContent.trim().split(' ').pop()))]"

@@ -194,26 +194,24 @@ def test_every_page_can_be_read_at_every_width(
         tab.evaluate(
             "() => document.querySelectorAll('details').forEach((details) => { details.open = true; })"
         )
-        for width in range(320, 1601, 80):
+        for width in (320, 400, 560, 720, 721, 900, 901, 1140, 1141, 1600):
             tab.set_viewport_size({"width": width, "height": 900})
             if found := tab.evaluate(UNREADABLE):
                 wrong.append((path, width, found))
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    "path", ["/nothing", "/jobs/nothing", "/runs/999999999", "/why?job=x", "/?page=x", "/actions/x"]
-)
-def test_a_page_of_an_error_has_no_barrier_and_leads_on(
-    tabs: Any, demo_site: str, path: str
-) -> None:
+def test_a_page_of_an_error_has_no_barrier_and_leads_on(tabs: Any, demo_site: str) -> None:
     tabs.allowed += ["40[034]"]
-    tab = tabs.open(demo_site + path, bypass_csp=True, color_scheme="dark")
-    assert barriers(tab) == ""
-    tab.keyboard.press("Tab")
-    tab.keyboard.press("Enter")
-    tab.get_by_role("link", name="yamlsched").click()
-    tab.wait_for_url(f"{demo_site}/")
+    tab = tabs.open(bypass_csp=True, color_scheme="dark")
+    # one for each status: no page, no such job in a form, and no actions here
+    for path in ("/nothing", "/why?job=x", "/actions/x"):
+        tab.goto(demo_site + path)
+        assert barriers(tab) == ""
+        tab.keyboard.press("Tab")
+        tab.keyboard.press("Enter")
+        tab.get_by_role("link", name="yamlsched").click()
+        tab.wait_for_url(f"{demo_site}/")
 
 
 def test_another_site_can_neither_frame_the_page_nor_send_its_forms(

@@ -15,29 +15,7 @@ from support.page_checks import cannot_be_read, too_wide
 pytestmark = pytest.mark.browser
 
 # around each width at which the style changes, and those of usual devices
-WIDTHS = (
-    320,
-    360,
-    390,
-    480,
-    560,
-    640,
-    720,
-    721,
-    768,
-    820,
-    900,
-    901,
-    960,
-    1024,
-    1100,
-    1101,
-    1180,
-    1280,
-    1440,
-    1680,
-    1920,
-)
+WIDTHS = (320, 390, 480, 600, 720, 721, 820, 900, 901, 1024, 1140, 1141, 1440, 1920)
 
 
 @pytest.mark.parametrize("place", PLACES)
