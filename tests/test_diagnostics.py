@@ -498,7 +498,7 @@ def test_sarif_has_the_structure_that_2_1_0_requires():
 def test_explain_prints_the_page_of_a_code_or_lists_all_codes(folder: Path):
     page = run("explain", "ys203").output
 
-    assert page.startswith("YS203: an unknown cron alias\n")
+    assert page.startswith("YS203: a cron alias is unknown\n")
     example = '    -cron: "@dayly"\n    +cron: "@daily"'
     assert f"\n\nExample (- is wrong, + is right):\n\n{example}" in page
     assert run("explain").output.splitlines()[0] == "YS001  the file is not valid YAML"
