@@ -54,7 +54,7 @@ order by d.job_type;
 -- those that had not by then; `at` is null. Among those that `ended` reads, a hundred that ended
 -- after the span, and `of_job` that have not ended. What waits for a pause, its turn or other jobs
 -- has not begun late; one that died or was cancelled, and a backfill, have not finished late.
-select d.job_type, d.timezone, l.kind, l.runs, l.late_by, l.run_id, l.at
+select d.job_type, d.timezone, l.*
 from yamlsched.job_definitions d
 cross join lateral (
     select distinct on (p.kind) p.kind, count(*) over (partition by p.kind) as runs,
@@ -66,7 +66,7 @@ cross join lateral (
          limit %(of_job)s)
         union all
         (select r.*, true from yamlsched.job_runs r
-         where r.definition_id = d.id and r.finished_at >= %(until)s
+         where %(is_past)s and r.definition_id = d.id and r.finished_at >= %(until)s
          order by r.finished_at
          limit 100)
         union all
