@@ -289,8 +289,7 @@ def timezone_of(visit: Visit, action: Action, values: Given) -> str:
         with suppress(Invalid):  # the form says so
             return job_of(visit, values).timezone if values["job"] else ""
         return ""
-    jobs = [values["job"]] if values["job"] else []
-    return history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
+    return visit.timezone_of(values["job"])
 
 
 def job_of(visit: Visit, values: Given) -> Definition:

@@ -19,6 +19,7 @@ import psycopg
 from starlette.requests import Request
 from starlette.responses import Response
 
+from yamlsched.ask import history
 from yamlsched.db.query import execute
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.render import sentence
@@ -103,6 +104,12 @@ class Visit:
             return str(name)
         [counts] = execute(self.connection, "hosts.job_counts", namespace=self.namespace)
         return str(counts.timezone or "UTC")
+
+    def timezone_of(self, job: str) -> str:
+        """Return the time zone of times without one: that of ``job``, or of the file if it is
+        "".
+        """
+        return history.timezone_of(self.connection, self.namespace, job.split(), self.file)
 
     def with_clock(self, clock: str) -> str:
         """Return the link to this page in another time zone. The choice is kept, see

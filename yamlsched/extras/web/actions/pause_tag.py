@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from yamlsched.ask import history, runs
+from yamlsched.ask import runs
 from yamlsched.ask.trail import trail
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions import pause
@@ -36,7 +36,7 @@ def ask_tag(visit: Visit, values: Given) -> Asking:
 
 def review_tag(visit: Visit, values: Given) -> Review:
     jobs = jobs_of(visit.connection, visit.namespace, values)
-    timezone = history.timezone_of(visit.connection, visit.namespace, (), visit.file)
+    timezone = visit.timezone_of("")
     until = read_until(visit, values, timezone)
     already = sum(job.is_paused(visit.now) for job in jobs)
     end = times.show(until, zone(timezone)) if until else "they are resumed"

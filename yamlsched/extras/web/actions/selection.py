@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from yamlsched.ask import history, search
+from yamlsched.ask import search
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.search import Filter
 from yamlsched.errors import Refused
@@ -33,8 +33,7 @@ def reviewed(
     """Return the runs of a review, and its span as the form carries it: up to ``newest``, if there
     is one.
     """
-    jobs = [values["job"]] if values["job"] else []
-    timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
+    timezone = visit.timezone_of(values["job"])
     since, until = (instant(values, name, timezone, visit.now) for name in ("since", "until"))
     until = min(until, newest) if until and newest else until or newest
     rows = select(visit.connection, visit.namespace, values, statuses, since, until)
@@ -58,8 +57,8 @@ def select(
     if values["job"]:
         flow.job_for(connection, namespace, values["job"])
     filter = Filter(
-        jobs=[values["job"]] if values["job"] else [],
-        tags=[values["tag"]] if values["tag"] else [],
+        jobs=values["job"].split(),
+        tags=values["tag"].split(),
         owner=values["owner"],
         statuses=statuses,
         since=since,

@@ -200,16 +200,9 @@ def show(visit: Visit) -> Nights:
         "only": visit.choice("only", ("failing",), ""),
         "sort": visit.choice("sort", ("name", "worst"), "worst"),
     }
-    finds, failures = finder(query["q"]), Counter[str]()
-    since = visit.now - timedelta(days=NIGHTS)
-    for job_type, failed in execute(
-        visit.connection,
-        "timeline.failed",
-        namespace=visit.namespace,
-        since=since,
-        limit=MAX_FAILED,
-    ):
-        failures[job_type] = failed
+    finds, since = finder(query["q"]), visit.now - timedelta(days=NIGHTS)
+    span = {"namespace": visit.namespace, "since": since, "limit": MAX_FAILED}
+    failures = Counter[str](dict(execute(visit.connection, "timeline.failed", **span).fetchall()))
     jobs = [
         job
         for job in all_jobs(visit.connection, visit.namespace)

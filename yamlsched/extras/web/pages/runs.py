@@ -171,14 +171,13 @@ def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filt
     """Return the filter and the time zone of times without one; add to ``notes`` how such times
     were read.
     """
-    jobs = [query["job"]] if query["job"] else []
-    timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
+    timezone = visit.timezone_of(query["job"])
     status = visit.choice("status", RunsPage.statuses, "")
     filter = Filter(
-        jobs=jobs,
-        tags=[query["tag"]] if query["tag"] else [],
+        jobs=query["job"].split(),
+        tags=query["tag"].split(),
         owner=query["owner"],
-        statuses=[status] if status else [],
+        statuses=status.split(),
         key=query["key"] or None,
         error=query["error"] or None,
         error_type={"": None, NO_TYPE: ""}.get(query["type"], query["type"]),
