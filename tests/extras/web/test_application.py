@@ -128,10 +128,36 @@ def test_several_namespaces_must_be_told_apart(
     db = db_of(own_dsn)
     a_job(db, namespace="billing")
     a_job(db, namespace="shop")
-    answer = visit(own_dsn).get("/runs")
-    assert answer.status_code == 400
-    assert "several namespaces (billing, shop): pass --namespace" in answer.text
+    page = visit(own_dsn, actions_dsn=own_dsn)
+    as_json = page.get("/runs", headers={"Accept": "application/json"})
+    for answer in (as_json, page.get("/actions/retry?run=1")):
+        assert answer.status_code == 400
+        assert "several namespaces (billing, shop): pass --namespace" in answer.text
     assert visit(own_dsn, namespace="shop").get("/").status_code == 200
+
+
+def test_a_search_from_an_error_page_without_a_namespace_goes_on_in_the_one_that_is_chosen(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
+    # given an error page that belongs to no namespace
+    db = db_of(own_dsn)
+    for name in ("billing", "shop"):
+        a_job(db, "stock_report", namespace=name)
+    page = visit(own_dsn, base_path="/scheduler")
+    lost = page.get("/scheduler/nothing").text
+    [box] = re.findall(r'<form role="search" method="get" action="([^"]*)"', lost)
+
+    # when somebody searches in its box
+    found = page.get(box, params={"q": "stock & more"})
+
+    # then there is a link for each namespace, which keeps the words
+    assert found.status_code == 200
+    assert "2 namespaces, 2 with problems: choose the one to look in" in found.text
+    links = [html.unescape(link) for link in re.findall(r'class="name" href="([^"]*)"', found.text)]
+    assert links == [f"/scheduler/@{name}/find?q=stock+%26+more" for name in ("billing", "shop")]
+    assert "Nothing contains stock &amp; more" in page.get(links[1]).text
+    # and likewise for the pages of the menu
+    assert '"/scheduler/@shop/runs?status=dead"' in page.get("/scheduler/runs?status=dead").text
 
 
 def test_one_of_several_namespaces_is_chosen_by_the_url(
@@ -193,10 +219,10 @@ def test_all_namespaces_are_found_page_by_page_and_by_name(
     # then each is shown once, the worst first
     assert shown == ["web6", *names[:6]]
     # and a search finds those that are not in use as well
-    found = page.get("/namespaces?q=WEB4").text
+    found = page.get("/namespaces?name=WEB4").text
     assert re.findall(r'class="name" href="/@([^/"]*)/"', found) == ["web4"]
     assert "1 namespace without jobs, unfinished runs and hosts: web4_old" in found
-    assert "No namespace matches" in page.get("/namespaces?q=nothing").text
+    assert "No namespace matches" in page.get("/namespaces?name=nothing").text
 
 
 def test_a_page_of_a_given_namespace_shows_no_other(

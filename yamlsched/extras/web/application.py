@@ -218,11 +218,11 @@ class Application:
             names = (
                 [] if self._options.namespace else known_namespaces(connection, MAX_NAMESPACES + 1)
             )
+            is_document = wants_json(request) or path.startswith("/actions/")
+            may_choose = path in ("/", namespaces.PAGE.path) or not is_document
             yield Visit(
                 connection=connection,
-                namespace=self._namespace(
-                    connection, request, names, may_choose=path in ("/", namespaces.PAGE.path)
-                ),
+                namespace=self._namespace(connection, request, names, may_choose),
                 namespaces=names,
                 address=quote(request.scope["path"]),
                 base=request.state.base,

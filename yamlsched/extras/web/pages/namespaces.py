@@ -20,7 +20,8 @@ class Namespaces:
     """The page: ``found`` are one page of the ``matching`` namespaces. ``total`` and ``problems``
     count those in use.
 
-    ``others`` have neither jobs nor unfinished runs nor hosts.
+    ``others`` have neither jobs nor unfinished runs nor hosts. Any page shows this one where its
+    address has no namespace; the links lead on to that page.
     """
 
     found: Sequence[NamespaceHealth]
@@ -40,7 +41,7 @@ def show(visit: Visit) -> Namespaces:
             "This page shows one namespace.",
             "It was started with --namespace, or no namespace has jobs.",
         )
-    text = visit.text("q")
+    text = visit.text("name")
     in_use, others = read_all(visit.connection, Thresholds())
     finds = finder(text)
     matching = [namespace for namespace in in_use if finds(namespace.health.namespace)]
