@@ -25,7 +25,8 @@ from yamlsched.extras.web.options import WebOptions, check_bind, parse_listen, p
 
 Visit = Callable[..., TestClient]
 ROOT = Path(__file__).parents[3]
-USERS = {"maria": "correct horse", "jörg": "pässword"}
+USERS = {"maria": "correct horse", "jörg": "pässword", "åsa": "grün: ja, rot: nein"}
+FRAGMENT = {"Yamlsched-Fragment": "1"}
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -141,6 +142,67 @@ def test_basic_authentication_asks_everyone_else_for_a_password(
     answer = visit(page_dsn, auth="basic", users=USERS).get(path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Basic realm="yamlsched", charset="UTF-8"'
+
+
+def test_a_password_in_latin_1_is_understood_too(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn, auth="basic", users=USERS)
+    encoded = base64.b64encode("jörg:pässword".encode("latin-1")).decode()
+    assert page.get("/", headers={"Authorization": f"Basic {encoded}"}).status_code == 200
+
+
+def test_who_is_not_let_in_reads_why(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn, auth="basic", users=USERS)
+    for headers, why in (
+        ({}, "This page asks for a name and a password."),
+        (basic("maria", "wrong"), "The name or the password is wrong."),
+        (basic("nobody", "correct horse"), "The name or the password is wrong."),
+    ):
+        said = words(page.get("/", headers=headers).text)
+        assert f"{why} Reload the page to sign in." in said
+
+
+def test_pages_of_one_host_do_not_share_a_password(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn, auth="basic", users=USERS, base_path="/shop")
+    for path in ("/shop/", "/"):  # as a proxy keeps the prefix, or strips it
+        asked = page.get(path).headers["www-authenticate"]
+        assert asked == 'Basic realm="yamlsched/shop", charset="UTF-8"'
+
+
+def test_a_password_that_is_replaced_ends_no_form_and_holds_up_nobody(
+    visit: Visit, page_dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given two tabs of maria's, one with a form, whose password is replaced meanwhile
+    file = tmp_path / "users"
+    file.write_text("maria:old")
+    page = visit(
+        page_dsn, auth="basic", users={"maria": "old"}, users_file=file, namespace="default",
+        actions_dsn=page_dsn,
+    )  # fmt: skip
+    old, new = basic("maria", "old"), basic("maria", "new")
+    assert page.get("/", headers=old).status_code == 200
+    file.write_text("maria:new")
+    os.utime(file, ns=(1, 1))
+
+    # when the other tab goes on to refresh itself
+    for _ in range(30):
+        refreshed = page.get("/runs", headers={**old, **FRAGMENT})
+        # then no dialog opens there, and this is no guess of a password
+        assert refreshed.status_code == 401
+        assert "www-authenticate" not in refreshed.headers
+    assert "web.login_failed" not in capsys.readouterr().err
+
+    # and a form that is sent is asked for the new password, with which the browser sends it again
+    form = {"headers": {**old, **SAME_ORIGIN}, "data": {"run": "1", "payload": "{}"}}
+    asked = page.post("/actions/retry", **form)  # type: ignore[arg-type]
+    assert asked.status_code == 401
+    assert asked.headers["www-authenticate"].startswith("Basic ")
+    assert "This password is no longer valid." in words(asked.text)
+    form["headers"] |= new
+    assert page.post("/actions/retry", **form).status_code == 422  # type: ignore[arg-type]
+    # and later the old one is still no guess
+    assert page.get("/", headers=new).status_code == 200
+    assert "no longer valid" in words(page.get("/", headers=old).text)
+    assert "web.login_failed" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

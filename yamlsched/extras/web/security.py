@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import math
@@ -24,6 +23,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from yamlsched import log
+from yamlsched.extras.web.documents import FRAGMENT_HEADER
 from yamlsched.extras.web.options import SCRYPT, WebOptions, parse_users
 
 HEADERS = {
@@ -38,6 +38,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 SAFE_METHODS = ("GET", "HEAD")
+FORBIDDEN = HTTPStatus.FORBIDDEN
 MAX_USER_CHARS = 200
 FREE_FAILURES, FREE_FAILURES_OF_NAME = 5, 20
 MAX_LOGIN_DELAY_SECONDS, MAX_LOGINS = 60.0, 10_000
@@ -58,11 +59,9 @@ class Rejection(NamedTuple):
     link: tuple[str, str] | None = None
 
 
-NO_LOGIN = Rejection(
-    HTTPStatus.UNAUTHORIZED,
-    "This page asks for a name and a password.",
-    headers={"WWW-Authenticate": 'Basic realm="yamlsched", charset="UTF-8"'},
-)
+NO_LOGIN = "This page asks for a name and a password."
+WRONG_LOGIN = "The name or the password is wrong."
+OLD_LOGIN = "This password is no longer valid."
 
 
 class Logins:
@@ -102,27 +101,27 @@ class Passwords:
 
     def __init__(self, options: WebOptions) -> None:
         self._file, self._users, self._version = options.users_file, options.users, -1
-        self._verified: dict[str, tuple[str, bytes]] = {}
+        # what has been verified, and against what
+        self._verified: dict[tuple[str, bytes], str] = {}
         # scrypt is slow on purpose, and must not take all processors
         self.one_at_a_time = asyncio.Semaphore(1)
 
     def is_verified(self, name: str, password: str) -> bool:
         """Return whether this password was verified before: browsers send it each time."""
         self._read_again()
-        return name in self._users and self._verified.get(name) == (
-            self._users[name],
-            _digest(password),
+        return name in self._users and self._users[name] == self._verified.get(
+            (name, _digest(password))
         )
 
-    async def verify(self, name: str, password: str) -> bool:
-        """Return whether it is the password of ``name``. An unknown name takes as long as a wrong
-        password.
+    async def verify(self, name: str, password: str) -> str:
+        """Return why it is not the password of ``name``; "" if it is. An unknown name takes as long
+        as a wrong password. A tab that is open sends one that was replaced, which is no guess.
         """
-        expected = self._users.get(name, "")
-        if not await asyncio.to_thread(_matches, expected, password) or not expected:
-            return False
-        self._verified[name] = expected, _digest(password)
-        return True
+        expected, sent = self._users.get(name, ""), (name, _digest(password))
+        if await asyncio.to_thread(_matches, expected, password) and expected:
+            self._verified[sent] = expected
+            return ""
+        return OLD_LOGIN if sent in self._verified else WRONG_LOGIN
 
     def _read_again(self) -> None:
         if self._file is None:
@@ -177,8 +176,10 @@ class Guard:
             rejection = self._form(scope, headers)
         if rejection is not None:
             # a stranger keeps no connection, and what is left of the body is not read
-            rejection = rejection._replace(headers={**rejection.headers, "Connection": "close"})
-            await self._reject(scope, receive, with_headers, rejection)
+            answer = {**rejection.headers, "Connection": "close"}
+            if FRAGMENT_HEADER in headers:  # a refresh must not open a dialog over what is written
+                answer.pop("WWW-Authenticate", None)
+            await self._reject(scope, receive, with_headers, rejection._replace(headers=answer))
         elif scope["path"] == scope["root_path"]:
             await RedirectResponse(scope["root_path"] + "/")(scope, receive, with_headers)
         else:
@@ -222,7 +223,7 @@ class Guard:
                 if (user := _user_of_application(scope)) is not None:
                     return user, None
                 return None, Rejection(
-                    HTTPStatus.FORBIDDEN,
+                    FORBIDDEN,
                     "This page is for users whom the application around it has authenticated.",
                     "Sign in there. The application mounts this page behind its login, or passes"
                     ' auth="none".',
@@ -238,7 +239,7 @@ class Guard:
         if name or password:
             async with self._passwords.one_at_a_time:
                 return await self._first_login(name, password, client)
-        return None, NO_LOGIN
+        return None, self._no_login(NO_LOGIN)
 
     async def _first_login(
         self, name: str, password: str, client: str
@@ -252,19 +253,33 @@ class Guard:
                 f"Try again in {seconds} s.",
                 headers={"Retry-After": str(seconds)},
             )
-        if await self._passwords.verify(name, password):
+        fault = await self._passwords.verify(name, password)
+        if not fault:
             self._logins.succeeded(client, name)
             return name, None
-        self._logins.failed(client, name)
-        log.warning("web.login_failed", user=name[:MAX_USER_CHARS], client=client)
-        return None, NO_LOGIN
+        if fault == WRONG_LOGIN:
+            self._logins.failed(client, name)
+            log.warning("web.login_failed", user=name[:MAX_USER_CHARS], client=client)
+        return None, self._no_login(fault)
+
+    def _no_login(self, what: str) -> Rejection:
+        """Return a rejection that lets browsers ask. They keep a password for each realm: pages of
+        one host have several.
+        """
+        realm = f'Basic realm="yamlsched{self._options.base_path}", charset="UTF-8"'
+        return Rejection(
+            HTTPStatus.UNAUTHORIZED,
+            what,
+            "Reload the page to sign in.",
+            {"WWW-Authenticate": realm},
+        )
 
     def _header(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
         name = self._options.user_header
         client = scope["client"][0] if scope.get("client") else None
         if not self._options.trusts(client):
             return None, Rejection(
-                HTTPStatus.FORBIDDEN,
+                FORBIDDEN,
                 f"The user comes from a proxy, and {client or 'a unix socket'} is not a trusted"
                 " one.",
                 "Open this page through the proxy. If this is the proxy, name it with"
@@ -274,13 +289,13 @@ class Guard:
         if len(values) != 1:
             how = "has not set" if not values else "has set more than once"
             return None, Rejection(
-                HTTPStatus.FORBIDDEN, f"The proxy {how} the header {name}, which names the user."
+                FORBIDDEN, f"The proxy {how} the header {name}, which names the user."
             )
         user = _utf8(values[0]).strip()
         # a comma joins two headers of one name: a proxy that adds its own to a client's
         if not user or len(user) > MAX_USER_CHARS or not user.isprintable() or "," in user:
             return None, Rejection(
-                HTTPStatus.FORBIDDEN, f"The header {name} does not have a valid name of a user."
+                FORBIDDEN, f"The header {name} does not have a valid name of a user."
             )
         return user, None
 
@@ -290,7 +305,7 @@ class Guard:
         """
         if not _is_same_origin(self._options.external_url, scope["scheme"], headers):
             return Rejection(
-                HTTPStatus.FORBIDDEN,
+                FORBIDDEN,
                 "This request does not come from a page of yamlsched, so nothing was done.",
                 "Behind a proxy, pass --external-url with the address that browsers show.",
             )
@@ -300,12 +315,10 @@ class Guard:
 def no_actions(options: WebOptions) -> Rejection | None:
     """Return why the page changes nothing; None if it can."""
     if options.read_only:
-        return Rejection(
-            HTTPStatus.FORBIDDEN, "This page is read-only: it was started with --read-only."
-        )
+        return Rejection(FORBIDDEN, "This page is read-only: it was started with --read-only.")
     if options.actions_dsn is None:
         return Rejection(
-            HTTPStatus.FORBIDDEN,
+            FORBIDDEN,
             "This page is read-only: it has no database session that may change anything.",
             "To allow actions, set YAMLSCHED_ACTIONS_DSN to a DSN with the role yamlsched_worker.",
         )
@@ -370,9 +383,10 @@ def _credentials(header: str) -> tuple[str, str]:
     if scheme.lower() != "basic":
         return "", ""
     try:
-        name, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError, ValueError):
+        decoded = _utf8(base64.b64decode(encoded.strip(), validate=True).decode("latin-1"))
+    except ValueError:
         return "", ""
+    name, _, password = decoded.partition(":")
     return name, password
 
 
@@ -394,7 +408,7 @@ def _digest(password: str) -> bytes:
 
 
 def _utf8(value: str) -> str:
-    """Return a header, which ASGI frameworks decode as Latin-1, as the UTF-8 that it may be."""
+    """Return what was decoded as Latin-1, as ASGI frameworks do, as the UTF-8 that it may be."""
     try:
         return value.encode("latin-1").decode()
     except UnicodeDecodeError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -239,6 +241,32 @@ def test_a_login_of_the_proxy_that_has_ended_is_not_called_a_silent_server(
     refresh(tab)
     tab.locator("#refresh:not(.bad)").wait_for()
     assert tab.get_by_role("link", name="reload the page").count() == 0
+
+
+def test_a_password_that_was_replaced_opens_no_dialog_in_a_tab_that_is_open(
+    tabs: Any, site: Any, shop: tuple[Any, str], tmp_path: Path
+) -> None:
+    # given a tab of a page whose users are in a file
+    users = tmp_path / "users"
+    users.write_text("mia:grün: ja\n")
+    words = ("--namespace", demo_data.NAMESPACE, "--auth", "basic", "--users-file", str(users))
+    address = site(shop[0].info.dsn, *words)
+    credentials = {"username": "mia", "password": "grün: ja"}
+    tab = tabs.open(refreshes=True, http_credentials=credentials)
+    stop_clock(tab, datetime.now(UTC))
+    tab.goto(address + STILL)
+    tabs.allowed += ["401"]
+
+    # when the password is replaced, and a box has words in it
+    users.write_text("mia:rot\n")
+    os.utime(users, ns=(1, 1))
+    tab.locator("#find").fill("night")
+    tab.clock.run_for(PERIOD_MS)
+
+    # then the tab says so, and nothing that was written is lost
+    wait_for_text(tab, "signed out")
+    assert tab.get_by_role("link", name="reload the page").is_visible()
+    assert tab.locator("#find").input_value() == "night"
 
 
 def test_a_focus_on_what_has_no_link_stays_too(tab: Any, shop: tuple[Any, str]) -> None:

@@ -171,8 +171,8 @@
       const headers = { "Yamlsched-Fragment": "1" };
       if (etag) headers["If-None-Match"] = etag;
       const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "manual" });
-      if (answer.type === "opaqueredirect") {
-        // the pages never redirect a refresh: a proxy asks to sign in
+      if (answer.type === "opaqueredirect" || answer.status === 401) {
+        // the pages never redirect a refresh: a proxy asks to sign in, or the password has been replaced
         failures += 1;
         show("signed out", true);
       } else if (answer.status === 304 || answer.ok) {
