@@ -183,6 +183,10 @@ def write(project: Project, calendars: dict[str, Any], **jobs: Any) -> None:
     file.write_text(json.dumps({**content, "defaults": {}, "calendars": calendars}))
 
 
+def sync(project: Project) -> None:
+    verb(project, "sync", "--file", str(project.file))
+
+
 def verb(project: Project, *words: str, code: int = 0) -> str:
     result = CliRunner().invoke(cli, [*words, "--dsn", project.dsn, "--namespace", "default"])
     assert result.exit_code == code, result.output
@@ -199,7 +203,7 @@ def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(
         {"holidays": {"dates": dates, "until": str(today + 400 * day)}},
         nothing={"cron": "0 0 * * *", "skip_on": ["holidays"], "catchup": "all"},
     )
-    project.start("sync").wait()
+    sync(project)
     project.db.execute(
         "update yamlsched.job_definitions set effective_from = %s, last_slot_at = null, next_slot_at = %s",
         [datetime.combine(today - 5 * day, datetime.min.time(), UTC)] * 2,
@@ -225,7 +229,7 @@ def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(
         {"holidays": {"dates": [str(today + day)], "until": str(today + 400 * day)}},
         nothing={"cron": "0 0 * * *", "skip_on": ["holidays"]},
     )
-    project.start("sync").wait()
+    sync(project)
     said = verb(project, "why", "nothing", "--at", f"{today + day}T00:00Z")
     assert "; then its date is skipped (holidays)" in said
 
@@ -238,7 +242,7 @@ def test_a_backfill_of_a_range_leaves_out_what_a_calendar_skips_and_one_of_a_dat
     first, last, skipped = today - 5 * day, today - day, today - 2 * day
     calendar = {"dates": [f"{today - 3 * day}/{skipped}"], "until": str(today + 400 * day)}
     write(project, {"holidays": calendar}, nothing={"cron": "0 0 * * *", "skip_on": ["holidays"]})
-    project.start("sync").wait()
+    sync(project)
     words = ("backfill", "nothing", "--before-first", "--from")
     days = [first, first + day, last]
 
@@ -266,7 +270,7 @@ def test_status_shows_the_next_slot_that_no_calendar_skips(project: Project) -> 
         {"holidays": {"dates": [f"{today}/{today + 2 * day}"], "until": until}},
         nothing={"cron": "0 0 * * *", "skip_on": ["holidays"]},
     )
-    project.start("sync").wait()
+    sync(project)
 
     shown = json.loads(verb(project, "status", "--format", "json"))["jobs"]
 
@@ -281,7 +285,7 @@ def test_a_calendar_that_has_ended_is_a_problem_and_one_that_ends_soon_is_shown(
     ends = {}
     for until in (today + 100 * day, today + 30 * day, today - day):
         write(project, {"holidays": {"dates": [str(today)], "until": str(until)}}, **jobs)
-        project.start("sync").wait()
+        sync(project)
         said = verb(project, "status")
         line = next((line.strip() for line in said.splitlines() if "the calendar" in line), "")
         ends[until] = (
@@ -319,11 +323,11 @@ def test_an_edit_of_the_dates_of_a_calendar_is_an_edit_of_the_jobs_that_use_it(
     ]
     jobs = {"nothing": {"cron": "0 0 * * *", "skip_on": ["holidays"]}, "nap": {"cron": "0 0 * * *"}}
     write(project, calendars[0], **jobs)
-    project.start("sync").wait()
+    sync(project)
     write(project, calendars[1], **jobs)
 
     planned = verb(project, "plan", "--file", str(project.folder / "schedules.yaml"))
-    project.start("sync").wait()
+    sync(project)
 
     assert "~ nothing" in planned
     assert (

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from support.command_line import ROOT, yamlsched
+from support.command_line import ROOT, command_line, yamlsched
 from yamlsched.cli import GROUPS, Verbs, cli
 
 VERBS = cli.list_commands(click.Context(cli))
@@ -157,13 +157,15 @@ def test_garbage_is_collected_while_a_verb_runs_but_not_among_imports_and_not_at
     assert done.stdout.splitlines()[-2:] == ["False True True", "True"], done
 
 
-@pytest.mark.parametrize("verb", ["diff", "explain", "init", "next", "schema", "validate"])
 def test_a_verb_that_uses_no_database_takes_no_dsn_after_its_name_and_ignores_the_one_before_it(
-    verb: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "--dsn" not in yamlsched(verb, "--help").stdout
-    assert yamlsched(verb, "--dsn", "x").returncode == 2
-    assert yamlsched("--dsn", "host=nowhere.invalid", "explain", "YS101").returncode == 0
+    run = command_line("", monkeypatch, capsys, tmp_path)
+    for verb in ("diff", "explain", "init", "next", "schema", "validate"):
+        assert "--dsn" not in run(verb, "--help").out, verb
+        assert run(verb, "--dsn", "x").code == 2, verb
+
+    assert run("--dsn", "host=nowhere.invalid", "explain", "YS101").code == 0
 
 
 def test_a_folder_without_a_schedule_gets_no_database(tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icalendar import Calendar
 
-from support.command_line import yamlsched
+from support.command_line import Cli, CommandResult, command_line
 from yamlsched.cli import _ics
 from yamlsched.schedule.job import Job
 from yamlsched.timetable.cron import parse_cron
@@ -45,8 +44,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ics(folder: Path, *arguments: str) -> CompletedProcess[str]:
-    return yamlsched("next", "--format", "ics", "--from", START, *arguments, cwd=folder)
+@pytest.fixture
+def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return command_line("", monkeypatch, capsys, folder)
+
+
+def ics(cli: Cli, *arguments: str) -> CommandResult:
+    return cli("next", "--format", "ics", "--from", START, *arguments)
 
 
 def events(content: str | bytes) -> list[dict[str, object]]:
@@ -63,11 +67,11 @@ def slots(name: str, number: int) -> Iterator[Upcoming]:
     return (next(found) for _ in range(number))
 
 
-def test_slots_are_events_in_utc_without_those_that_a_calendar_skips(folder: Path) -> None:
-    result = ics(folder, "-n", "3")
+def test_slots_are_events_in_utc_without_those_that_a_calendar_skips(cli: Cli) -> None:
+    result = ics(cli, "-n", "3")
 
-    assert result.returncode == 0
-    found = events(result.stdout)
+    assert result.code == 0
+    found = events(result.out)
     assert [(event["SUMMARY"], event["DTSTART"]) for event in found] == [
         (
             "cleanup",
@@ -83,17 +87,17 @@ def test_slots_are_events_in_utc_without_those_that_a_calendar_skips(folder: Pat
     assert "02:30" in description[2], "the note about the clock change"
 
 
-def test_off_weeks_have_no_events(folder: Path) -> None:
+def test_off_weeks_have_no_events(folder: Path, cli: Cli) -> None:
     job = "{cron: '0 9 * * mon', every: 2w, starts_on: 2026-03-23, command: [x]}"
     (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n  payroll: {job}\n")
 
-    found = events(ics(folder, "-n", "2").stdout)
+    found = events(ics(cli, "-n", "2").out)
 
     assert [event["DTSTART"].date() for event in found] == [date(2026, 4, 6), date(2026, 4, 20)]  # type: ignore[attr-defined]
 
 
-def test_a_second_export_updates_the_events_of_the_first(folder: Path) -> None:
-    first, second = events(ics(folder, "-n", "3").stdout), events(ics(folder, "-n", "3").stdout)
+def test_a_second_export_updates_the_events_of_the_first(cli: Cli) -> None:
+    first, second = events(ics(cli, "-n", "3").out), events(ics(cli, "-n", "3").out)
 
     assert [event["UID"] for event in first] == [event["UID"] for event in second]
     assert len({event["UID"] for event in first}) == 3
@@ -101,38 +105,37 @@ def test_a_second_export_updates_the_events_of_the_first(folder: Path) -> None:
     assert all(event["DTSTAMP"] for event in second)
 
 
-def test_namespaces_do_not_update_each_others_events(folder: Path) -> None:
-    [one] = events(ics(folder, "-n", "1").stdout)
-    [other] = events(ics(folder, "-n", "1", "--namespace", "host_7").stdout)
+def test_namespaces_do_not_update_each_others_events(cli: Cli) -> None:
+    [one] = events(ics(cli, "-n", "1").out)
+    [other] = events(ics(cli, "-n", "1", "--namespace", "host_7").out)
 
     assert one["UID"] != other["UID"]
 
 
-def test_an_expression_needs_no_file(tmp_path: Path) -> None:
-    [event] = events(
-        ics(tmp_path, "--cron", "0 2 * * *", "--timezone", "Asia/Kolkata", "-n", "1").stdout
-    )
+def test_an_expression_needs_no_file(folder: Path, cli: Cli) -> None:
+    (folder / "schedules.yaml").unlink()
+    [event] = events(ics(cli, "--cron", "0 2 * * *", "--timezone", "Asia/Kolkata", "-n", "1").out)
 
     assert event["DTSTART"] == datetime(2026, 3, 28, 20, 30, tzinfo=UTC)
 
 
-def test_days_has_all_slots_of_the_days(folder: Path) -> None:
-    assert len(events(ics(folder, "--days", "9").stdout)) == 10
+def test_days_has_all_slots_of_the_days(cli: Cli) -> None:
+    assert len(events(ics(cli, "--days", "9").out)) == 10
 
 
-def test_no_slots_are_an_error_because_a_calendar_file_has_an_event(folder: Path) -> None:
-    result = ics(folder, "ended")
+def test_no_slots_are_an_error_because_a_calendar_file_has_an_event(cli: Cli) -> None:
+    result = ics(cli, "ended")
 
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "no slots" in result.stderr
+    assert (result.code, result.out) == (1, "")
+    assert "no slots" in result.err
 
 
-def test_an_invalid_job_leaves_the_others_and_exits_1(folder: Path) -> None:
+def test_an_invalid_job_leaves_the_others_and_exits_1(folder: Path, cli: Cli) -> None:
     (folder / "schedules.yaml").write_text(FILE + '  broken: {cron: "0 6 * * *"}\n')
 
-    result = ics(folder, "-n", "3")
+    result = ics(cli, "-n", "3")
 
-    assert (result.returncode, len(events(result.stdout))) == (1, 3)
+    assert (result.code, len(events(result.out))) == (1, 3)
 
 
 def test_what_is_printed_has_the_line_ends_of_the_format_in_any_locale(
@@ -150,8 +153,8 @@ def test_what_is_printed_has_the_line_ends_of_the_format_in_any_locale(
     assert out.count(b"\n") == out.count(b"\r\n") == len(out.split(b"\r\n")) - 1
 
 
-def test_no_other_verb_has_the_format(folder: Path) -> None:
-    assert yamlsched("--format", "ics", "validate", cwd=folder).returncode == 2
+def test_no_other_verb_has_the_format(cli: Cli) -> None:
+    assert cli("--format", "ics", "validate").code == 2
 
 
 @given(description=st.text(max_size=300), number=st.integers(1, 3))

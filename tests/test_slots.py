@@ -219,7 +219,7 @@ EXPRESSIONS = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     text=EXPRESSIONS,
     place=st.sampled_from(CHANGES),
@@ -276,7 +276,7 @@ def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(
         assert bool(mismatch(cron, zone, tick.at)) is not expected_here
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     texts=st.lists(EXPRESSIONS, min_size=1, max_size=3),
     is_list=st.booleans(),
@@ -351,7 +351,7 @@ def test_several_expressions_between_two_dates_have_the_slots_of_each_on_these_d
     assert written(cron) == texts
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     texts=st.lists(EXPRESSIONS, min_size=1, max_size=3),
     every=st.integers(1, 4),
@@ -440,7 +440,7 @@ def test_a_job_that_has_ended_or_starts_in_years_is_looked_up_at_once():
     assert next_slot(later, ZoneInfo("UTC"), now).at == datetime(2060, 1, 1, 9, tzinfo=UTC)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(text=EXPRESSIONS, place=st.sampled_from(CHANGES), cut=st.integers(0, 5 * 1440))
 def test_a_span_cut_in_two_has_the_same_slots_and_two_spans_never_share_one(text, place, cut):
     try:
