@@ -22,35 +22,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from psycopg.conninfo import make_conninfo
 
-from support.database import temporary_database
+from support.database import delete_rows, temporary_database
 from yamlsched import db as store
 from yamlsched import log
 from yamlsched.db.connection import connect_for_handler
 from yamlsched.extras import embedded
-
-TABLES = [
-    "workers",
-    "queue_states",
-    "notifications",
-    "notify_targets",
-    "gates",
-    "permits",
-    "job_failures",
-    "attempt_outputs",
-    "attempt_progress",
-    "effects",
-    "used_keys",
-    "skipped_slots",
-    "job_days",
-    "job_runs",
-    "edited_jobs",
-    "edits",
-    "job_definitions",
-    "files",
-    "hosts",
-    "namespaces",
-    "operator_actions",
-]
 
 AS_NEW = b"""
 close all; reset session authorization; reset all; unlisten *; select pg_advisory_unlock_all(); discard temp
@@ -197,9 +173,7 @@ def _cleaning_session(_shared_dsn: str) -> Iterator[psycopg.Connection[Any]]:
 def dsn(_shared_dsn: str, _cleaning_session: psycopg.Connection[Any]) -> Iterator[str]:
     """A database that is emptied after each test, which is faster than creating one."""
     yield _shared_dsn
-    _cleaning_session.execute(
-        "; ".join(f"delete from yamlsched.{table}" for table in TABLES).encode()
-    )
+    delete_rows(_cleaning_session)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,30 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+TABLES = [
+    "workers",
+    "queue_states",
+    "notifications",
+    "notify_targets",
+    "gates",
+    "permits",
+    "job_failures",
+    "attempt_outputs",
+    "attempt_progress",
+    "effects",
+    "used_keys",
+    "skipped_slots",
+    "job_days",
+    "job_runs",
+    "edited_jobs",
+    "edits",
+    "job_definitions",
+    "files",
+    "hosts",
+    "namespaces",
+    "operator_actions",
+]
+
 
 @contextmanager
 def temporary_database(server: str, template: str) -> Iterator[str]:
@@ -21,6 +45,11 @@ def temporary_database(server: str, template: str) -> Iterator[str]:
         admin.execute(f'create database "{name}" template "{template}"'.encode())
         yield make_conninfo(server, dbname=name)
         admin.execute(f'drop database "{name}" with (force)'.encode())
+
+
+def delete_rows(session: psycopg.Connection[Any]) -> None:
+    """Delete all rows that tests write, which is faster than another database."""
+    session.execute("; ".join(f"delete from yamlsched.{table}" for table in TABLES).encode())
 
 
 def code_of_doctor(db: psycopg.Connection[Any]) -> int:
