@@ -9,11 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
 from docs import demo_data
-from support.database import temporary_database
+from support.database import delete_rows, temporary_database
 from yamlsched.db.connection import connect_for_handler
 from yamlsched.extras import web
 
@@ -33,13 +35,32 @@ def page_dsn(server: str, template: str) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture(scope="session")
+def demo_template(server: str, template: str, testrun_uid: str) -> Iterator[str]:
+    """The name of a database with the demonstration, for all test processes.
+
+    The first one fills it. Each holds a lock while it may copy it, and the last one drops it.
+    """
+    name = f"demo_{testrun_uid[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute("select pg_advisory_lock(hashtext(%s))", [name])
+        if not admin.execute("select from pg_database where datname = %s", [name]).fetchall():
+            ago = timedelta(minutes=float(os.environ.get("DEMO_ENDED_MINUTES_AGO", "0")))
+            admin.execute(f'create database "{name}" template "{template}"'.encode())
+            demo_data.fill(make_conninfo(server, dbname=name), ended=ago)
+        admin.execute("select pg_advisory_lock_shared(hashtext(%s))", [name])
+        admin.execute("select pg_advisory_unlock(hashtext(%s))", [name])
+        yield name
+        admin.execute("select pg_advisory_unlock_shared(hashtext(%s))", [name])
+        lock = "select pg_try_advisory_lock(hashtext(%s))"
+        if admin.execute(lock, [name]).fetchone() == (True,):
+            admin.execute(f'drop database "{name}" with (force)'.encode())
+
+
 @pytest.fixture(scope="module")
-def demo_dsn(server: str, template: str) -> Iterator[str]:
+def demo_dsn(server: str, demo_template: str) -> Iterator[str]:
     """A database with the demonstration."""
-    with temporary_database(server, template) as dsn:
-        demo_data.fill(
-            dsn, ended=timedelta(minutes=float(os.environ.get("DEMO_ENDED_MINUTES_AGO", "0")))
-        )
+    with temporary_database(server, demo_template) as dsn:
         yield dsn
 
 
@@ -57,13 +78,9 @@ def page_db(page_dsn: str) -> Iterator[Any]:
 
 @pytest.fixture
 def db(page_db: Any) -> Iterator[Any]:
-    """The module's database without rows: those of actions are deleted after each test."""
+    """The module's database, which is emptied after each test."""
     yield page_db
-    page_db.execute(
-        "delete from yamlsched.operator_actions; delete from yamlsched.effects; delete from yamlsched.used_keys;"
-        "delete from yamlsched.skipped_slots; delete from yamlsched.job_days; "
-        "delete from yamlsched.job_runs; delete from yamlsched.job_definitions"
-    )
+    delete_rows(page_db)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +101,14 @@ def page(page_dsn: str) -> Iterator[TestClient]:
         headers={"X-Forwarded-User": "maria"},
         follow_redirects=False,
     ) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def reader(page_dsn: str) -> Iterator[TestClient]:
+    """The page without actions on the module's database."""
+    app = web.app(page_dsn, namespace="default", auth="none")
+    with TestClient(app, base_url=HOST, follow_redirects=False) as client:
         yield client
 
 

@@ -49,8 +49,8 @@ def pages(demo_dsn: str) -> Any:
 
 
 @pytest.fixture
-def own(own_dsn: str, db_of: Callable[[str], Any], visit: Visit) -> tuple[Any, TestClient]:
-    return db_of(own_dsn), visit(own_dsn, namespace="default")
+def own(db: Any, reader: TestClient) -> tuple[Any, TestClient]:
+    return db, reader
 
 
 # -- /runs
