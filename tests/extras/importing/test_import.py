@@ -26,8 +26,8 @@ from support.imports import (
     only_job,
     run,
 )
-from yamlsched.extras.importing import read, write
-from yamlsched.extras.importing.model import MAX_JOBS, Origin
+from yamlsched.extras.importing import model, read, write
+from yamlsched.extras.importing.model import Origin
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.job import Limit
 from yamlsched.schedule.load import load
@@ -385,11 +385,15 @@ def test_the_line_that_starts_yamlsched_is_not_imported() -> None:
     assert "this line starts yamlsched" in messages(found)
 
 
-def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
-    found = import_text("0 0 * * * x\n" * (MAX_JOBS + 1))
+def test_more_jobs_than_can_be_imported_at_once_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model, "MAX_JOBS", 5)
 
-    assert len(found.jobs) == MAX_JOBS
-    assert f"source:{MAX_JOBS + 1}: left out: 2,000 jobs are imported at once" in messages(found)
+    found = import_text("0 0 * * * x\n" * 6)
+
+    assert len(found.jobs) == 5
+    assert "source:6: left out: 5 jobs are imported at once" in messages(found)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def a_field(low: int, high: int) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     fields=st.tuples(
         a_field(0, 59),
@@ -157,7 +157,7 @@ def mutated(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     text=st.one_of(mutated(), TEXT(max_size=200)),
     kind=st.sampled_from(read.KINDS),
@@ -177,7 +177,7 @@ def test_any_text_gives_a_valid_file_or_a_reason(text: str, kind: str, policy: s
         assert kind in ("crontab", "cron.d") or found.notes
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(data=st.binary(max_size=200), kind=st.sampled_from(read.KINDS))
 def test_any_bytes_end_with_an_exit_code_and_a_message(data: bytes, kind: str) -> None:
     done = CliRunner().invoke(

@@ -15,7 +15,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.database import temporary_database
 from support.rows import a_job, a_place, a_run
+from yamlsched.db.connection import connect_for_handler
 from yamlsched.extras.metrics import metrics
 
 ROOT = Path(__file__).parents[3]
@@ -33,9 +35,14 @@ Db = psycopg.Connection[Any]
 Labels = dict[str, dict[str, set[str]]]
 
 
-@pytest.fixture
-def printed(db: Db) -> Labels:
+@pytest.fixture(scope="module")
+def printed(server: str, template: str) -> Iterator[Labels]:
     """The metrics that a namespace with something of everything has: their labels, and the values of these."""
+    with temporary_database(server, template) as dsn, connect_for_handler(dsn) as db:
+        yield printed_by(db)
+
+
+def printed_by(db: Db) -> Labels:
     a_place(db)
     in_an_hour = datetime.now(UTC) + timedelta(hours=1)
     job = a_job(db, owner="team-data", overlap="allow", next_slot_at=in_an_hour, after=["extract"])

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ def preview_of(
     return compare(*loaded, at, at + days * DAY, environment)
 
 
+@cache
 def edit(name: str) -> Preview:
     before, after = ((DIFFS / name / f"{which}.yaml").read_bytes() for which in ("before", "after"))
     return preview_of(before, after, AT.get(name, NOON))
@@ -122,7 +125,7 @@ INSTANTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     before=FILES,
     after=FILES,
@@ -167,7 +170,7 @@ def _slots(which: Any, name: str, preview: Preview) -> set[datetime]:
     return {slot.at for slot in decides.slots(preview.at, preview.until)}
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(file=FILES, at=INSTANTS)
 def test_a_file_does_not_differ_from_itself(file: Any, at: datetime) -> None:
     written = a_file(f"timezone: {file[0]}\nenvironments: {{qa: {{}}, live: {{}}}}", **file[1])
@@ -271,7 +274,7 @@ def test_jobs_that_change_in_the_same_way_are_shown_once() -> None:
 def test_a_comment_stays_below_the_size_limit_of_forges_for_any_edit() -> None:
     jobs = {
         f"job_{number}": {"cron": f"{number % 60} 2 * * *", "owner": "x" * 80}
-        for number in range(600)
+        for number in range(250)
     }
     after = {
         name: {**job, "description": f"{name} " * 30, "timeout": "5m"} for name, job in jobs.items()
@@ -290,11 +293,9 @@ def test_the_example_of_the_documentation_is_the_actual_output() -> None:
 def test_a_limited_number_of_slots_is_computed_for_busy_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # given 60 different jobs that fire every minute
-    before = a_file(
-        **{f"j{n}": {"cron": f"{n}-59 * * * *" if n < 59 else "59 * * * *"} for n in range(60)}
-    )
-    after = a_file(**{f"j{n}": {"cron": f"*/{1 + n % 7} {n % 23}-23 * * *"} for n in range(60)})
+    # given 20 different jobs that fire every minute
+    before = a_file(**{f"j{n}": {"cron": f"{n}-59 * * * *"} for n in range(20)})
+    after = a_file(**{f"j{n}": {"cron": f"*/{1 + n % 7} {n % 23}-23 * * *"} for n in range(20)})
     seen = 0
 
     def counted(*arguments: Any) -> Iterator[Any]:
@@ -312,14 +313,14 @@ def test_a_limited_number_of_slots_is_computed_for_busy_jobs(
         RENDERERS["json"](preview)
 
         # then no job needs more than a few lists of slots for any number of days
-        assert seen < 60 * 5 * slot_changes.MAX_COMPARED_SLOTS
+        assert seen < 20 * 5 * slot_changes.MAX_COMPARED_SLOTS
         assert (
             max(len(job.slots.added) + len(job.slots.removed) for job in preview.jobs)
             <= 2 * slot_changes.MAX_COMPARED_SLOTS
         )
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     crons=st.tuples(
         *[
@@ -377,16 +378,24 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *config, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with schedules.yaml in a folder, committed once and then edited."""
-    folder = tmp_path / "deploy"
+    top = tmp_path_factory.mktemp("committed")
+    folder = top / "deploy"
     folder.mkdir()
-    git(tmp_path, "init")
+    git(top, "init")
     (folder / "schedules.yaml").write_text(a_file(x={"cron": "0 2 * * *"}))
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "one")
+    git(top, "add", ".")
+    git(top, "commit", "-m", "one")
     (folder / "schedules.yaml").write_text(a_file(x={"cron": "0 3 * * *"}))
+    return top
+
+
+@pytest.fixture
+def repository(committed: Path, tmp_path: Path) -> Path:
+    """A copy of ``committed``."""
+    shutil.copytree(committed, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

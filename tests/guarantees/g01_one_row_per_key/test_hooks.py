@@ -88,7 +88,7 @@ def hooks_of(db: Db, run: int) -> list[str]:
     return sorted(key for (key,) in found.fetchall())
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.booleans()), max_size=12), st.integers(1, 4))
 def test_however_a_run_ends_each_end_has_each_of_its_hooks_once(
     db: Db, ask: Ask, steps: list[tuple[str, bool]], max_attempts: int

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from yamlsched.cli import cli
 from yamlsched.schedule.checks import Checked, check, check_all
 from yamlsched.schedule.load import load_file
 
@@ -22,19 +19,17 @@ def checked(file: Path, given: tuple[str, ...] | None = ()) -> Checked:
 
 @pytest.mark.parametrize("file", sorted(MISTAKES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_sync_finds_the_errors_that_validate_finds(file: Path) -> None:
-    result = CliRunner().invoke(
-        cli, ["validate", "--format", "json", str(file)], standalone_mode=False
-    )
-    found = json.loads(result.output)["diagnostics"]
+    loaded = load_file(file, None)
 
     expected = sorted(
-        (one["line"], one["column"], one["code"])
-        for one in found
+        (one.line, one.column, one.code)
+        for one in check_all(loaded, file, (), datetime.now(UTC))
         # a sync does not check the environments of others
-        if one["severity"] == "error" and "(in environment" not in one["message"]
+        if one.severity == "error" and "(in environment" not in one.message
     )
 
-    assert sorted((one.line, one.column, one.code) for one in checked(file).errors) == expected
+    found = check(loaded, file, ()).errors
+    assert sorted((one.line, one.column, one.code) for one in found) == expected
 
 
 @pytest.fixture
