@@ -32,9 +32,11 @@ TIMEOUT_SECONDS = 120.0  # how long to wait for a condition
 def until(condition: Callable[[], Any], what: str = "", seconds: float | None = None) -> Any:
     """Wait until ``condition`` returns a true value, and return that value."""
     deadline = time.monotonic() + (seconds or TIMEOUT_SECONDS)
+    pause = 0.01
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"timed out: {what or condition}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.05)  # most conditions are queries, which cost what is waited for
     return answer
 
 
