@@ -93,9 +93,7 @@ def test_each_exceeded_threshold_is_a_problem(db: Db) -> None:
         "purge: 1 run died within 1h: OSError: no route to host",
         "purge: late",
     ]
-    assert reasons(db, Thresholds(max_dead=1)) == [
-        "purge: late by 20m: its run has not started"
-    ]
+    assert reasons(db, Thresholds(max_dead=1)) == ["purge: late by 20m: its run has not started"]
 
 
 def test_runs_that_died_long_ago_are_not_a_problem(db: Db) -> None:

@@ -48,7 +48,7 @@ BLOCKED_SECONDS = 3.0  # for which one step of a coroutine may take
 BLOCKED_FOR = f"blocked the event loop for {BLOCKED_SECONDS:.0f}s"
 IMPORT_SECONDS = 60.0  # for which the import of a handler may take
 MAX_UNWATCHED_SECONDS = 0.5  # between two looks at a child: in longer ones this host stood still
-DUMP_SECONDS = 0.1  # for a child to write where it is, before it is killed
+DUMP_SECONDS = 0.5  # for a child to write where it is, before it is killed
 HUNG = "its process hung, and was killed, before it could report how the handler ended"
 KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 # of one child's messages in a row, so that a child that writes endlessly does not block the others
