@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import yamlsched
+from support.command_line import Cli, command_line
 
 FILE = """
 version: 1
@@ -37,6 +37,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return command_line("", monkeypatch, capsys, folder)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -54,13 +59,16 @@ def folder(tmp_path: Path) -> Path:
     ids=" ".join,
 )
 def test_the_program_answers_the_function_of_the_shell(
-    folder: Path, words: list[str], expected: list[str]
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
 ) -> None:
-    variables = {"COMP_WORDS": shlex.join(words), "COMP_CWORD": str(len(words) - 1)}
-    done = yamlsched(cwd=folder, _YAMLSCHED_COMPLETE="bash_complete", **variables)
+    monkeypatch.setenv("_YAMLSCHED_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", shlex.join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
 
-    assert done.stdout.split() == [f"plain,{word}" for word in expected]
-    assert done.stderr == ""
+    done = cli()
+
+    assert done.out.split() == [f"plain,{word}" for word in expected]
+    assert done.err == ""
 
 
 def test_bash_completes_by_its_function(folder: Path) -> None:
@@ -81,8 +89,8 @@ def test_bash_completes_by_its_function(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_that_is_installed_has_no_syntax_error(shell: str) -> None:
-    script = yamlsched("completion", shell).stdout
+def test_the_script_of_a_shell_that_is_installed_has_no_syntax_error(cli: Cli, shell: str) -> None:
+    script = cli("completion", shell).out
     assert "_YAMLSCHED_COMPLETE" in script
     if installed := shutil.which(shell):
         subprocess.run([installed, "-n"], input=script, text=True, check=True)
