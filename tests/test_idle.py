@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-import yamlsched
+from support.command_line import ROOT, yamlsched
 from support.database import temporary_database
 from yamlsched.extras import monitors
 from yamlsched.service import idle
@@ -192,8 +192,9 @@ def prepared(
     with temporary_database(server, template) as dsn:
         # the first one applies the file, the second one does the housekeeping
         for file in ("schedules.yaml", "several.yaml") * 2:
-            command = [sys.executable, "-m", "yamlsched", "tick", "-q", "--file", file]
-            subprocess.run(command, cwd=folder, env=_environment(folder, dsn), check=True)
+            variables = {"YAMLSCHED_DSN": dsn, "TMPDIR": str(folder), "PWD": str(folder)}
+            done = yamlsched("tick", "-q", "--file", file, cwd=folder, **variables)
+            assert done.returncode == 0, done.stderr
         yield folder, str(conninfo_to_dict(dsn)["dbname"])
 
 
@@ -350,7 +351,7 @@ REASONS = {
 
 
 def test_imports_stand_at_the_top_of_modules() -> None:
-    folder = Path(yamlsched.__file__).parent
+    folder = ROOT / "yamlsched"
     with_others = set()
     for path in folder.rglob("*.py"):
         source = path.read_text("utf-8")
