@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from support.database import temporary_database
-from support.page_checks import PHONE, barriers, too_wide
+from support.page_checks import PHONE, barriers, small_targets, too_wide
 from support.rows import a_job, a_run, row
 from support.web_server import serving
 from yamlsched.act import pause as pausing
@@ -59,6 +59,7 @@ class Mouse:
         desk = self.tab.viewport_size
         self.tab.set_viewport_size(PHONE["viewport"])
         assert too_wide(self.tab) == []
+        assert small_targets(self.tab) == []
         self.tab.set_viewport_size(desk)
 
 
@@ -315,6 +316,16 @@ def test_an_action_says_what_it_will_do_does_it_and_is_recorded(
     db.execute(
         "delete from yamlsched.job_runs where definition_id = %s and status = 'dead'", [definition]
     )
+
+
+def test_a_finger_ticks_a_run_beside_its_box(tabs: Any, shop: tuple[Db, str]) -> None:
+    db, site = shop
+    a_run(db, a_job(db, "ticked"), "dead")
+    tab = tabs.open(f"{site}/runs?job=ticked", http_credentials=USER, **PHONE)
+    assert small_targets(tab) == []
+    box = tab.get_by_label("Choose run")
+    tab.locator(".runs label:has(input[type=checkbox]) .state").tap()
+    assert box.is_checked()
 
 
 def test_a_reader_who_was_slower_is_told_who_did_what(tabs: Any, shop: tuple[Db, str]) -> None:
