@@ -193,9 +193,15 @@ def test_a_payload_is_checked_against_the_handler_on_the_pages_disk_which_is_rea
     page = visit(page_dsn, actions_dsn=page_dsn, namespace="default", file=file)
 
     # then the form says what it takes
-    asked = words(page.get("/actions/enqueue?job=mail"))
+    form = page.get("/actions/enqueue?job=mail")
+    asked = words(form)
     assert "mail:send takes: user_id (required), template." in asked
-    assert '{"template": "y"}' in asked
+    assert "a key that you remove keeps its value" in asked
+    # and has what the file says, to be changed
+    assert '>\n{\n  "template": "y"\n}</textarea>' in html.unescape(form.text)
+    assert 'Payload: {"template": "y", "user_id": 1}' in words(
+        review(page, "enqueue", {"job": "mail", "payload": '{"user_id": 1}'})
+    )
 
     # and what does not fit is refused
     assert 'has no parameter "user"' in words(

@@ -40,17 +40,16 @@ AT = Field(
 
 
 def ask(visit: Visit, values: Given) -> Asking:
-    lines, hint = [], "A JSON object: its keys become keyword arguments of the handler."
+    lines, defaults = [], {}
+    hint = "A JSON object: its keys become keyword arguments of the handler."
     if values["job"]:
         job = flow.job_of(visit, values)
         accepted = _taken(visit, job)
         if accepted is not None:
             hint = f"{hint} {_describe(accepted)}"
-            if accepted.payload:
-                lines.append(
-                    "The job's own payload, which this one is merged over:"
-                    f" {shown_payload(accepted.payload)}"
-                )
+            if own := dict(accepted.payload):
+                defaults["payload"] = json.dumps(own, ensure_ascii=False, indent=2)
+                hint += " It is merged over that of the job: a key that you remove keeps its value."
         lines += _state_lines(visit, job)
     fields = [
         flow.job_field(visit, values),
@@ -59,7 +58,7 @@ def ask(visit: Visit, values: Given) -> Asking:
         AT,
         PRIORITY,
     ]
-    return Asking(fields, lines)
+    return Asking(fields, lines, defaults)
 
 
 def review(visit: Visit, values: Given) -> Review:
@@ -90,17 +89,9 @@ def review(visit: Visit, values: Given) -> Review:
             f'The key "{values["key"]}" was used by run {id}{when}. Nothing would be created: use'
             " another key."
         )
-    lines = [
-        f"A run is created. It is due at {due}."
-        if run_at
-        else "A run is created. It is due at once."
-    ]
-    lines += _state_lines(visit, job)
-    lines.append(
-        f"Payload: {shown_payload(payload)}" if payload else "It has no payload of its own."
-    )
-    if accepted is not None and accepted.payload:
-        lines.append(f"It is merged over that of the job: {shown_payload(accepted.payload)}")
+    lines = [f"A run is created. It is due {due}.", *_state_lines(visit, job)]
+    merged = {**accepted.payload, **payload} if accepted else payload
+    lines.append(f"Payload: {shown_payload(merged)}" if merged else "It has no payload.")
     if values["key"]:
         lines.append(
             f'Its key is "{values["key"]}". Another enqueue with this key creates nothing.'
@@ -170,13 +161,13 @@ def _priority(values: Given) -> Any:
 def _due(visit: Visit, values: Given, job: Definition) -> tuple[datetime | None, str]:
     _priority(values)
     if (at := values.time("at")) is None:
-        return None, ""
+        return None, "at once"
     try:
         run_at, due = act_enqueue.due_at(at, zone(job.timezone), visit.now)
         enqueue.make_batch(job.job_type, [{}], [None], run_at)
     except (ValueError, Refused) as error:
         raise Invalid("at", sentence(str(error))) from None
-    return run_at, due
+    return run_at, f"at {due}"
 
 
 def _taken(visit: Visit, job: Definition) -> Taken | None:
