@@ -17,14 +17,14 @@ from yamlsched.ask.gaps import REASONS, pause_words
 from yamlsched.ask.problem import Problem, Thresholds
 from yamlsched.ask.report import Report
 from yamlsched.ask.report_document import document
-from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.trail import TrailEntry, paused_by, trail
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import Page, Visit
 from yamlsched.schedule.load import timezone_of_file
 from yamlsched.show.document import Document
-from yamlsched.sync import hosts
+from yamlsched.sync import definitions, hosts
+from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_use import disabled
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_schedule
@@ -105,13 +105,13 @@ def _unaccounted(
 ) -> Iterator[NotRun]:
     """Yield the slots of the span that no sync has recorded."""
     environment = hosts.environment_in_use(connection, namespace)
-    for job in all_jobs(connection, namespace):
+    names = definitions.names(connection, namespace)
+    for job in definitions.named(connection, namespace, names):
         is_due = job.next_slot_at is not None and job.next_slot_at < until
         is_off = not job.enabled or job.paused_at is not None
-        if job.retired_at is not None or job.schedule is None or not (is_due or is_off):
+        if job.schedule is None or not (is_due or is_off):
             continue
-        accounted_to = max(job.effective_from, job.last_slot_at or job.effective_from)
-        start = max(since - gaps.MICROSECOND, accounted_to)
+        start = max(since - gaps.MICROSECOND, job.accounted_to)
         try:
             part = slots.span(
                 parse_schedule(job.schedule), zone(job.timezone), start, until - gaps.MICROSECOND
@@ -125,7 +125,7 @@ def _unaccounted(
             yield NotRun(job.job_type, job.timezone, reason, part.count, part.first, part.last, why)
 
 
-def _why(job: Any, environment: str) -> tuple[str, str]:
+def _why(job: Definition, environment: str) -> tuple[str, str]:
     if not job.enabled:
         return "disabled", f"the job {disabled(environment)}"
     if job.paused_at is not None:
