@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -135,8 +137,13 @@ class Story:
 
 
 @pytest.fixture
-def story(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch) -> Story:
+def story(
+    db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Story]:
+    """A story whose host keeps one session, where a real one opens another each minute."""
     story = Story(db, dsn)
+    session = sending.db.connect(dsn, sending.SETTINGS)
+    monkeypatch.setattr(sending.db, "connect", lambda *_: nullcontext(session))
 
     def send_one(message: Message, deadline: float) -> str:
         story.messages.append(message)
@@ -144,7 +151,8 @@ def story(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(sending, "send_one", send_one)
     monkeypatch.setenv("A_URL", "json://127.0.0.1/secret")
-    return story
+    yield story
+    session.close()
 
 
 @pytest.fixture

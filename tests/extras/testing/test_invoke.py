@@ -35,8 +35,8 @@ HANDLERS = """
 def add(a, b): return {"sum": a + b}
 def fan(run): run.enqueue("add", {"a": 5}, key="add:5")
 def count(run):
-    for done in range(20_001):
-        run.progress(done, 20_000, "rows")
+    for done in range(2_001):
+        run.progress(done, 2_000, "rows")
 def fail(): raise ValueError("no route to host")
 def needs(a, run): pass
 def page(run): return run.trigger and [run.trigger.job_type, run.trigger.error, run.trigger.status]
@@ -51,8 +51,8 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_invoke_merges_the_given_payload_over_that_of_the_file(project: Path, own_dsn: str) -> None:
-    done = yamlsched("invoke", "add", "--payload", '{"b": 40}', "--dsn", own_dsn, cwd=project)
+def test_invoke_merges_the_given_payload_over_that_of_the_file(project: Path, dsn: str) -> None:
+    done = yamlsched("invoke", "add", "--payload", '{"b": 40}', "--dsn", dsn, cwd=project)
     assert (done.returncode, done.stdout) == (0, '{"sum": 41}\n')
 
 
@@ -103,8 +103,8 @@ def test_invoke_refuses_results_of_a_job_that_it_does_not_follow(project: Path) 
     assert '"load" does not follow extrct. Did you mean "extract"?' in done.stderr
 
 
-def test_invoke_shows_what_would_be_enqueued(project: Path, own_dsn: str) -> None:
-    done = yamlsched("invoke", "fan", "--dsn", own_dsn, cwd=project)
+def test_invoke_shows_what_would_be_enqueued(project: Path, dsn: str) -> None:
+    done = yamlsched("invoke", "fan", "--dsn", dsn, cwd=project)
     assert (done.returncode, done.stdout) == (0, "null\n")
     assert 'would enqueue add {"a": 5} key=add:5' in done.stderr
 
@@ -113,11 +113,11 @@ def test_invoke_shows_the_progress_that_was_reported_last(project: Path) -> None
     result = yamlsched("invoke", "count", cwd=project)
 
     lines = [line for line in result.stderr.splitlines() if line.startswith("progress: ")]
-    assert lines == ["progress: 20,000 of 20,000 (100 %), rows"]
+    assert lines == ["progress: 2,000 of 2,000 (100 %), rows"]
 
 
-def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> None:
-    done = yamlsched("invoke", "fail", "--dsn", own_dsn, cwd=project)
+def test_invoke_shows_the_handler_s_traceback(project: Path, dsn: str) -> None:
+    done = yamlsched("invoke", "fail", "--dsn", dsn, cwd=project)
     assert done.returncode == 1
     assert "ValueError: no route to host" in done.stderr
 
@@ -137,9 +137,9 @@ def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> No
     ],
 )
 def test_invoke_refuses_what_cannot_be_called(
-    project: Path, own_dsn: str, arguments: list[str], code: int, says: str
+    project: Path, dsn: str, arguments: list[str], code: int, says: str
 ) -> None:
-    done = yamlsched("invoke", *arguments, "--dsn", own_dsn, cwd=project)
+    done = yamlsched("invoke", *arguments, "--dsn", dsn, cwd=project)
     assert done.returncode == code
     assert says in done.stderr
     assert "Traceback" not in done.stderr

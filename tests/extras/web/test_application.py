@@ -122,18 +122,15 @@ def test_tables_of_another_version_are_named_with_what_to_do(
         assert "column" not in answer.text.lower()
 
 
-def test_several_namespaces_must_be_told_apart(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
-) -> None:
-    db = db_of(own_dsn)
+def test_several_namespaces_must_be_told_apart(visit: Visit, page_dsn: str, db: Any) -> None:
     a_job(db, namespace="billing")
     a_job(db, namespace="shop")
-    page = visit(own_dsn, actions_dsn=own_dsn)
+    page = visit(page_dsn, actions_dsn=page_dsn)
     as_json = page.get("/runs", headers={"Accept": "application/json"})
     for answer in (as_json, page.get("/actions/retry?run=1")):
         assert answer.status_code == 400
         assert "several namespaces (billing, shop): pass --namespace" in answer.text
-    assert visit(own_dsn, namespace="shop").get("/").status_code == 200
+    assert visit(page_dsn, namespace="shop").get("/").status_code == 200
 
 
 def test_a_search_from_an_error_page_without_a_namespace_goes_on_in_the_one_that_is_chosen(
@@ -161,13 +158,12 @@ def test_a_search_from_an_error_page_without_a_namespace_goes_on_in_the_one_that
 
 
 def test_one_of_several_namespaces_is_chosen_by_the_url(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+    visit: Visit, page_dsn: str, db: Any
 ) -> None:
-    db = db_of(own_dsn)
     a_job(db, "invoice", namespace="billing")
     a_job(db, "stock", namespace="shop")
     a_place(db, namespace="shop")
-    page = visit(own_dsn, base_path="/scheduler")
+    page = visit(page_dsn, base_path="/scheduler")
 
     # given none, the list, worst first: there was no tick for billing
     for path in ("/scheduler/", "/scheduler/namespaces"):
@@ -192,18 +188,17 @@ def test_one_of_several_namespaces_is_chosen_by_the_url(
 
 
 def test_all_namespaces_are_found_page_by_page_and_by_name(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    visit: Visit, page_dsn: str, db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given seven namespaces on pages of three, of which the last by name has a problem
     monkeypatch.setattr(namespaces, "PAGE_NAMESPACES", 3)
-    db = db_of(own_dsn)
     names = [f"web{number}" for number in range(7)]
     for name in names:
         a_job(db, "report", namespace=name)
         a_place(db, namespace=name, host=name)
     a_run(db, a_job(db, "purge", namespace="web6"), "dead")
     a_job(db, "report", namespace="web4_old", retired_at=next_minute())
-    page = visit(own_dsn)
+    page = visit(page_dsn)
 
     # when each page is followed by the link to the next one
     shown, path = [], "/namespaces"
@@ -225,25 +220,19 @@ def test_all_namespaces_are_found_page_by_page_and_by_name(
     assert "No namespace matches" in page.get("/namespaces?name=nothing").text
 
 
-def test_a_page_of_a_given_namespace_shows_no_other(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
-) -> None:
-    db = db_of(own_dsn)
+def test_a_page_of_a_given_namespace_shows_no_other(visit: Visit, page_dsn: str, db: Any) -> None:
     a_job(db, "invoice", namespace="billing")
     a_job(db, "stock", namespace="shop")
-    page = visit(own_dsn, namespace="shop")
+    page = visit(page_dsn, namespace="shop")
     assert "billing" not in page.get("/").text
     for path in ("/@billing/", "/@shop/", "/namespaces"):
         assert page.get(path).status_code == 404
 
 
-def test_an_action_stays_in_the_namespace_of_its_page(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
-) -> None:
-    db = db_of(own_dsn)
+def test_an_action_stays_in_the_namespace_of_its_page(visit: Visit, page_dsn: str, db: Any) -> None:
     for namespace in ("billing", "shop"):
         a_job(db, "report", namespace=namespace)
-    page = visit(own_dsn, actions_dsn=own_dsn)
+    page = visit(page_dsn, actions_dsn=page_dsn)
     form = page.get("/@shop/actions/pause?job=report")
     [path] = re.findall(r'<form method="post" action="([^"]*)"', form.text)
     review = page.post(
@@ -452,11 +441,11 @@ def stop_clock(monkeypatch: pytest.MonkeyPatch, at: datetime) -> None:
 
 
 def test_a_page_that_the_browser_has_is_not_sent_again(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    visit: Visit, page_dsn: str, db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_clock(monkeypatch, next_minute())
     page, fragment = (
-        visit(own_dsn),
+        visit(page_dsn),
         {"Yamlsched-Fragment": "1"},
     )  # without the footer, which has the time
     first = page.get("/", headers=fragment)
@@ -464,7 +453,7 @@ def test_a_page_that_the_browser_has_is_not_sent_again(
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["etag"] == first.headers["etag"]
 
-    a_job(db_of(own_dsn), "fresh")
+    a_job(db, "fresh")
     changed = page.get(
         "/", headers={**fragment, "If-None-Match": f'W/"other", {first.headers["etag"]}'}
     )
@@ -473,10 +462,10 @@ def test_a_page_that_the_browser_has_is_not_sent_again(
 
 
 def test_a_page_that_only_grows_older_is_not_sent_again(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    visit: Visit, page_dsn: str, db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given runs that ended minutes ago, and a tick a few seconds ago
-    db, start = db_of(own_dsn), next_minute()
+    start = next_minute()
     a_place(db, seen_at=start)
     for number in range(20):
         a_run(
@@ -488,7 +477,7 @@ def test_a_page_that_only_grows_older_is_not_sent_again(
 
     def read_at(seconds: int) -> Any:
         stop_clock(monkeypatch, start + timedelta(seconds=seconds))
-        return visit(own_dsn).get("/", headers={"Yamlsched-Fragment": "1"}).headers["etag"]
+        return visit(page_dsn).get("/", headers={"Yamlsched-Fragment": "1"}).headers["etag"]
 
     # then what a minute of the clock shows is one page
     assert len({read_at(seconds) for seconds in range(0, 60, 10)}) == 1

@@ -135,13 +135,19 @@ def test_basic_authentication_lets_known_users_in(
         {"Authorization": "Bearer correct horse"},
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/static/page.css", "/no-such-page"])
 def test_basic_authentication_asks_everyone_else_for_a_password(
-    visit: Visit, page_dsn: str, headers: dict[str, str], path: str
+    visit: Visit, page_dsn: str, headers: dict[str, str]
 ) -> None:
-    answer = visit(page_dsn, auth="basic", users=USERS).get(path, headers=headers)
+    answer = visit(page_dsn, auth="basic", users=USERS).get("/", headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Basic realm="yamlsched", charset="UTF-8"'
+
+
+def test_basic_authentication_is_for_every_path(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn, auth="basic", users=USERS)
+    for path in ("/", "/static/page.css", "/no-such-page"):
+        for headers in ({}, basic("maria", "wrong")):
+            assert page.get(path, headers=headers).status_code == 401, path
 
 
 def test_a_password_in_latin_1_is_understood_too(visit: Visit, page_dsn: str) -> None:
@@ -278,14 +284,14 @@ def test_without_authentication_a_user_header_names_nobody(visit: Visit, page_ds
         {"Referer": "https://ops.example.com/"},
     ],
 )
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_a_form_of_another_site_changes_nothing(
-    visit: Visit, page_dsn: str, headers: dict[str, str], method: str
+    visit: Visit, page_dsn: str, headers: dict[str, str]
 ) -> None:
     page = visit(page_dsn, actions_dsn=page_dsn, external_url="https://ops.example.com/scheduler")
-    answer = page.request(method, "/", headers=headers)
-    assert answer.status_code == 403
-    assert "does not come from a page of yamlsched" in answer.text
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        answer = page.request(method, "/", headers=headers)
+        assert answer.status_code == 403, method
+        assert "does not come from a page of yamlsched" in answer.text
 
 
 @pytest.mark.parametrize(
