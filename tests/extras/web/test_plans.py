@@ -18,8 +18,8 @@ from yamlsched.extras import web
 from yamlsched.extras.web.pages import PAGES
 from yamlsched.extras.web.pool import Pool
 
-JOBS, RUNS = 200, 60_000
-MAX_ROWS = 24_000
+JOBS, RUNS = 200, 30_000
+MAX_ROWS = 12_000
 """Rows and index entries of runs that a page may read: dozens for each job of a list, and failures; those of a report,
 which begins 6 to 30 hours ago, twice."""
 READ = """

@@ -157,15 +157,15 @@ def test_listening_workers_are_notified_at_the_commit(db, job, other):
 # -- enqueue_many
 
 
-def test_ten_thousand_runs_are_created_by_one_statement_in_their_order(db, job):
+def test_thousands_of_runs_are_created_by_one_statement_in_their_order(db, job):
     answers = yamlsched.enqueue_many(
         db,
         job,
-        ({"n": n} for n in range(10_000)),
-        (f"mail:{n * 7919 % 10_000}" for n in range(10_000)),
+        ({"n": n} for n in range(3_000)),
+        (f"mail:{n * 7919 % 3_000}" for n in range(3_000)),
     )
 
-    assert [row.payload["n"] for row in rows(db)] == list(range(10_000))
+    assert [row.payload["n"] for row in rows(db)] == list(range(3_000))
     assert [answer.run_id for answer in answers] == [row.id for row in rows(db)]
     assert all(answer.created for answer in answers)
     assert (
