@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import tuple_row
 
 from handlers import app
 from yamlsched.testing import FakeRun
@@ -22,11 +23,12 @@ def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def app_dsn(dsn: str) -> Iterator[str]:
+def app_dsn(dsn: str, db: psycopg.Connection[Any]) -> Iterator[str]:
     """A database without the tables of the example application."""
     yield dsn
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("drop schema if exists app cascade")
+    db.rollback()  # a test may have failed in a transaction
+    if db.execute("select from pg_namespace where nspname = 'app'").rowcount:
+        db.execute("drop schema app cascade")
 
 
 @pytest.fixture
@@ -39,9 +41,10 @@ def run(app_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRun]:
 
 
 @pytest.fixture
-def tables(app_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+def tables(app_dsn: str, db: psycopg.Connection[Any]) -> Iterator[psycopg.Connection[Any]]:
     """A session on the database of the example application, with all tables."""
-    with psycopg.connect(app_dsn, autocommit=True) as connection:
-        with connection.transaction():
-            app.ensure_tables(connection)
-        yield connection
+    db.row_factory, named = tuple_row, db.row_factory
+    with db.transaction():
+        app.ensure_tables(db)
+    yield db
+    db.row_factory = named

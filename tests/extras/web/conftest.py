@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
+from jinja2 import Environment, FileSystemBytecodeCache
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
@@ -18,8 +21,20 @@ from docs import demo_data
 from support.database import delete_rows, temporary_database
 from yamlsched.db.connection import connect_for_handler
 from yamlsched.extras import web
+from yamlsched.extras.web import render
 
 HOST = "http://localhost"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_templates(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Compile the templates once for all test processes, which takes each a second."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "templates"
+    folder.mkdir(exist_ok=True)
+    cached = partial(Environment, bytecode_cache=FileSystemBytecodeCache(str(folder)))
+    with patch.object(render, "Environment", cached):
+        render.environment()
 
 
 @pytest.fixture(autouse=True)
