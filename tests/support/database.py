@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,7 +76,7 @@ def while_waiting(
     thread.start()
     waiting = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
     while thread.is_alive() and not db.execute(waiting, [waiter.info.backend_pid]).fetchone()[0]:  # type: ignore[index]
-        time.sleep(0.002)
+        thread.join(0.005)
     assert thread.is_alive(), f"did not wait for a lock; result: {results}"
     release()
     thread.join()

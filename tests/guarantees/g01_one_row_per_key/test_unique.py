@@ -21,7 +21,7 @@ from psycopg.types.json import Jsonb
 
 import yamlsched
 from support.command_line import command_line
-from support.database import while_waiting
+from support.database import delete_rows, while_waiting
 from support.gates import FAILURE, LEASE, MINUTE, NOW, SUCCESS, Worker, limit
 from support.gates import worker as worker
 from support.project import until
@@ -680,7 +680,7 @@ ENDED = {"succeed": "succeeded", "fail": "failed", "die": "dead"}
 def test_however_runs_are_enqueued_claimed_ended_and_retried_one_counts_for_each_value(
     db: Db, worker: Worker, while_: str, steps: list[Any]
 ) -> None:
-    db.execute("truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates cascade")
+    delete_rows(db)
     a_unique_job(db, "to", while_=while_, max_attempts=100)
     model, at = Model(while_), now(db)
     held: dict[int, Any] = {}

@@ -10,6 +10,7 @@ import psycopg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.database import delete_rows
 from support.hosts_rule import File, Rule
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, sync_by_hand, tick
 from yamlsched.sync import hosts
@@ -157,13 +158,10 @@ def as_stored(file: File, host: str, path: str) -> ScheduleFile:
 NAMES = {as_stored(file, "", "").sha256: file.name for file in FILES}
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(EVENTS)
 def test_sync_and_the_rows_of_places_follow_the_rule_in_every_history(db: Db, events: Any) -> None:
-    db.execute(
-        "truncate yamlsched.hosts, yamlsched.files, yamlsched.namespaces, yamlsched.gates,"
-        " yamlsched.job_definitions cascade"
-    )
+    delete_rows(db)
     rule, now = Rule(), NOON
 
     for n, (pause, (host, path), file, verb) in enumerate(events):

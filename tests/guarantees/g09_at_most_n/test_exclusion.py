@@ -87,18 +87,19 @@ def backfill_two(db: Db) -> None:
     backfill(db, "default", job, FIRST + HOUR, FIRST + 2 * HOUR, "ann", now=EDIT - MINUTE)
 
 
-@pytest.mark.parametrize("overlap", ["wait", "skip"])
 @pytest.mark.parametrize(
-    "outcome, status",
+    "overlap, outcome, status",
     [
-        (FAILURE, None),
-        (RELEASED, None),
-        (DEATH, "dead"),
-        (SUCCESS, "succeeded"),
-        (None, "cancelled"),
+        ("wait", FAILURE, None),
+        ("skip", FAILURE, None),
+        ("wait", RELEASED, None),
+        ("wait", DEATH, "dead"),
+        ("wait", SUCCESS, "succeeded"),
+        ("wait", None, "cancelled"),
     ],
     ids=[
         "fails and is retried",
+        "fails and is retried, overlap skip",
         "is released",
         "dies and is retried",
         "is run again",

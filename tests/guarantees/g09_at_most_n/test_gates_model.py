@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from support.claiming import WRONGLY_BLOCKED, set_limit
+from support.database import delete_rows
 from support.rows import a_job, a_run
 from support.steps import Session
 from yamlsched.act import pause as pauses
@@ -91,10 +92,7 @@ class History:
     def __init__(self, session: Session) -> None:
         self.session, self.db, self.model = session, session.connection, Model()
         self.now, self.claims, self.held = NOW, 0, list[ClaimedRun]()
-        self.db.execute(
-            "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits, "
-            "yamlsched.namespaces cascade"
-        )
+        delete_rows(self.db)
         self.db.execute("insert into yamlsched.namespaces values ('default')")
         for name, number in self.model.capacity.items():
             self.db.execute(
@@ -222,7 +220,7 @@ ACTIONS = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 19)), max_size=30))
 def test_after_any_history_a_claim_starts_what_may_start_and_all_of_it(
     session: Session, steps: list[tuple[str, int]]

@@ -314,8 +314,14 @@ EDITS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    ("state", "edit"),
+    [
+        *((state, "removed from the file") for state in STATES),
+        *(("queued", edit) for edit in EDITS if edit != "removed from the file"),
+        *((state, "disabled") for state in ("dead", "succeeded")),
+    ],
+)
 def test_an_edit_that_takes_a_job_out_of_after_or_of_the_file_frees_the_slot_that_waits_for_it(
     world: World, state: str, edit: str
 ) -> None:

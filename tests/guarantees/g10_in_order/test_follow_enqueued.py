@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.database import delete_rows
 from support.effects import succeed_in
 from support.followers import DEAD, HOURLY, SUCCESS, Db, World, world
 from support.schedules import HOUR, MINUTE, at
@@ -471,7 +472,7 @@ def expected(mode: str, policy: str, states: Collection[str]) -> str:
     return "upstream" if policy == "skip" else "queued (waits)"
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     mode=st.sampled_from(["ended", "succeeded"]),
     policy=st.sampled_from(["wait", "skip", "run"]),
@@ -484,10 +485,7 @@ def expected(mode: str, policy: str, states: Collection[str]) -> str:
 def test_after_any_history_the_slot_is_released_exactly_when_the_model_says(
     db: Db, world: World, mode: str, policy: str, count: int, history: list[tuple[str, int]]
 ) -> None:
-    db.execute(
-        "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits, "
-        "yamlsched.files, yamlsched.hosts, yamlsched.namespaces cascade"
-    )
+    delete_rows(db)
     world.held.clear()
     world.now = at("2026-01-14 01:30")
     apply(world, mode, policy)

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.database import while_waiting
+from support.database import delete_rows, while_waiting
 from support.followers import DEAD, HOURLY, SUCCESS, Db, World, world
 from support.schedules import HOUR, MINUTE, at, gaps
 from yamlsched import db as database
@@ -186,7 +186,7 @@ def jobs_of(choices: list[int], policy: str, after: tuple[str, ...] = ("a", "b")
     }
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     choices=st.lists(st.integers(0, 5), min_size=3, max_size=3),
     policies=st.lists(POLICIES, min_size=2, max_size=2),
@@ -195,10 +195,7 @@ def jobs_of(choices: list[int], policy: str, after: tuple[str, ...] = ("a", "b")
 def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_nothing(
     db: Db, world: World, choices: list[int], policies: list[str], history: list[tuple[str, int]]
 ) -> None:
-    db.execute(
-        "truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates, yamlsched.permits, "
-        "yamlsched.files, yamlsched.hosts, yamlsched.namespaces cascade"
-    )
+    delete_rows(db)
     world.held.clear()
     world.now = start = at("2026-01-14 01:30")
     world.apply(**jobs_of(choices, policies[0]))
