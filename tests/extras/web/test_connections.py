@@ -65,7 +65,7 @@ def status(port: int, host: str = "127.0.0.1") -> int:
 def is_closed(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
-        return connection.recv(1) == b""
+        return connection.recv(1 << 16) == b""
     except BlockingIOError:
         return False
     except ConnectionResetError:
