@@ -109,7 +109,8 @@ class Visit:
         """Return the time zone of times without one: that of ``job``, or of the file if it is
         "".
         """
-        return history.timezone_of(self.connection, self.namespace, job.split(), self.file)
+        jobs = [job] if job else []
+        return history.timezone_of(self.connection, self.namespace, jobs, self.file)
 
     def with_clock(self, clock: str) -> str:
         """Return the link to this page in another time zone. The choice is kept, see

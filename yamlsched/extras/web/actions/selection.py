@@ -57,8 +57,8 @@ def select(
     if values["job"]:
         flow.job_for(connection, namespace, values["job"])
     filter = Filter(
-        jobs=values["job"].split(),
-        tags=values["tag"].split(),
+        jobs=[values["job"]] if values["job"] else [],
+        tags=[values["tag"]] if values["tag"] else [],
         owner=values["owner"],
         statuses=statuses,
         since=since,

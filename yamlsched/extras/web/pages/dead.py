@@ -73,7 +73,7 @@ def show(visit: Visit) -> DeadPage:
         visit.choice("sort", ("newest", "largest"), "newest"),
     )
     filter, by = {name: visit.text(name) for name in FILTERS}, visit.choice("by", BY, "job")
-    tags, length = filter["tag"].split(), SPANS[span]
+    tags, length = [filter["tag"]] if filter["tag"] else [], SPANS[span]
     try:
         ids = history.definitions(visit.connection, visit.namespace, (), tags, filter["owner"])
     except Refused as error:

@@ -174,8 +174,8 @@ def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filt
     timezone = visit.timezone_of(query["job"])
     status = visit.choice("status", RunsPage.statuses, "")
     filter = Filter(
-        jobs=query["job"].split(),
-        tags=query["tag"].split(),
+        jobs=[query["job"]] if query["job"] else [],
+        tags=[query["tag"]] if query["tag"] else [],
         owner=query["owner"],
         statuses=status.split(),
         key=query["key"] or None,
