@@ -213,7 +213,7 @@ class ProcessRunner(Runner):
         self.commands = CommandRunner(channel, parent, str(workload.file.parent))
         self.pipes = [(descriptor, os.fstat(descriptor).st_ino) for descriptor in channel[:4]]
         self.tasks: deque[Task] = deque()
-        self.waits = 0  # for which the parent has not sent RESUME yet
+        self.is_waiting = False  # for the parent, which handles what was reported
         self.call: HandlerCall | None = None  # while its handler executes
         self.unread = bytearray(COUNT_BYTES)
         self.sent_at = time.perf_counter()
@@ -226,7 +226,7 @@ class ProcessRunner(Runner):
         try:
             self.memory.shared.is_ready = True
             while True:
-                while self.waits or not self.tasks:
+                while self.is_waiting or not self.tasks:
                     self._receive()
                 self._execute(self.tasks.popleft())
         except BaseException as error:
@@ -238,7 +238,7 @@ class ProcessRunner(Runner):
             if kind == TASKS:
                 self.tasks.extend(content)
             else:
-                self.waits -= 1
+                self.is_waiting = False
 
     def _close_idle_sessions(self) -> None:
         """Close the sessions of handlers if there is nothing to do for a moment: the server has a
@@ -277,23 +277,18 @@ class ProcessRunner(Runner):
         is_due = not (is_quick and is_followed and now - self.sent_at <= FLUSH_INTERVAL_SECONDS)
         if is_due:
             self._check_pipes()
-            if has_printed:
-                # the next attempt starts here once the parent has read what this one printed
-                self._wait()
+            must_retire = self.commands.left_processes if is_program else not self.state.restore()
+            if must_retire:
+                self.put(protocol.RETIRE)
+            # the next attempt starts here once the parent has read what this one printed, and has
+            # withdrawn what is not to follow
+            self.is_waiting = has_printed or must_retire
+            if self.is_waiting:
+                self.put(protocol.WAIT)
         self.report(index, end, took, used)
         if is_due:
             self.send()
             self.sent_at = now
-            # while the parent handles the report
-            if self.commands.left_processes if is_program else not self.state.restore():
-                self.put(protocol.RETIRE)
-                self._wait()  # until it has withdrawn what is not to follow
-                self.send()
-
-    def _wait(self) -> None:
-        """Start nothing until the parent has handled what was reported."""
-        self.waits += 1
-        self.put(protocol.WAIT)
 
     def _has_printed(self) -> bool:
         """Return whether the parent has read something since the attempt started."""
