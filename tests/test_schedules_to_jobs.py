@@ -22,7 +22,7 @@ from yamlsched.timetable.cron import EVERY, parse_cron
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(
-    f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 124, 163, 301)
+    f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 124, 144, 163, 301)
 )
 """The codes of schema violations. The others are about rules that a schema cannot express."""
 
@@ -403,6 +403,7 @@ CRON = {"handler": "a.b", "cron": "@daily"}
 @example({"version": 1, "jobs": {"a": {**CRON, **ALL_AND_SKIP}}})
 @example({"version": 1, "jobs": {"a": {**CRON, "catchup": "all"}}, "defaults": {"overlap": "skip"}})
 @example({"version": 1, "jobs": {}, "defaults": ALL_AND_SKIP})
+@example({"version": 1, "jobs": {}, "include": [""]})
 @example({"version": 1, "jobs": {"a": {**CRON, "backoff": {"policy": "steps"}}}})
 @example({"version": 1, "jobs": {"a": {**CRON, "backoff": {"delays": ["1m"]}}}})
 @example({"version": 1, "jobs": {"a": {"handler": "a.b", "spread": "1m"}}})

@@ -287,8 +287,8 @@ def test_a_loop_continues_with_the_handlers_of_the_last_file_that_it_could_read(
         for job in ("nothing", "returns_json"):
             project.until_status(project.enqueue(job)[0], "succeeded")
 
-    # and a valid edit is applied
-    write(project, nothing={}, waits_for_others={"payload": {"others": 0}})
+    # and a valid edit is applied; one that removes a job would wait for the next minute's sync
+    write(project, nothing={}, returns_json={}, waits_for_others={"payload": {"others": 0}})
     loop.signal(signal.SIGHUP)
     until(lambda: count(project, "job_definitions where job_type = 'waits_for_others'"))
     project.until_status(project.enqueue("waits_for_others")[0], "succeeded")
