@@ -1,4 +1,4 @@
-"""The pool of child processes as an executor: what it reports of attempts that are stopped."""
+"""The pool of child processes: what it reports of attempts that are stopped."""
 
 from __future__ import annotations
 
