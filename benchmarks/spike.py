@@ -45,7 +45,7 @@ LOCK_WAITS = """
 select count(*) from pg_stat_activity
 where datname = current_database() and state = 'active' and wait_event_type = 'Lock'
 """
-SESSIONS_OF_A_WORKER = 3  # that it opens before its first claim
+SESSIONS_OF_A_WORKER = 1  # an idle one holds one
 READY_SECONDS = 1.0  # after which an idle worker has found nothing
 SAMPLE_SECONDS = 0.02
 
